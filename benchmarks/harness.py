@@ -1,9 +1,12 @@
 """What every benchmark shares: measurements that take turns, peers in processes of their own, the table.
 
-A machine's speed varies from minute to minute, so `interleaved` takes the measurements in turns and a ratio is taken
-within each round. PyTorch and TensorFlow in one process can crash it: a peer of another framework is a `Peer`.
+A benchmark is a module that states its flags, a subclass of `Benchmark`; its cases, functions that return one
+measurement each, by row and column of the table; and what is divided by what. `interleaved` takes the cases in turns,
+as a machine's speed varies from minute to minute, and a ratio is taken within each round; `report` prints the table.
+PyTorch and TensorFlow in one process can crash it: a peer of another framework is a `Peer`.
 """
 
+import dataclasses
 import importlib.metadata
 import multiprocessing
 import os
@@ -15,9 +18,25 @@ from typing import Any
 
 from identity_matters.config import TrainConfig
 from identity_matters.data.arrays import ArraySource
+from identity_matters.fields import check_fields, option
 from identity_matters.runs.machine import machine
 
 OTHERS = "other processes, CPU cores"
+UNRESOLVED = "not resolved"  # a time that is not above 0, after the time of setting up was taken from it
+
+
+@dataclasses.dataclass(frozen=True)
+class Benchmark:
+    """The flags of every benchmark.
+
+    Attributes:
+      repeats: Rounds in which each case is measured once; medians and ranges are over the rounds.
+    """
+
+    repeats: int = option(5, at_least=1)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 def interleaved(
@@ -56,7 +75,9 @@ def _ticks(process: multiprocessing.Process) -> int:
 
 def seconds(function: Callable, *arguments: Any) -> float:
     """Returns the seconds that one call takes."""
-    return timed(function, *arguments)[0]
+    start = time.perf_counter()
+    function(*arguments)
+    return time.perf_counter() - start
 
 
 def rate(call: Callable[[], Any], times: int, amount: float) -> float:
@@ -70,7 +91,7 @@ def ratios(numerators: Iterable[float], denominators: Iterable[float]) -> list[f
 
 
 class Peer:
-    """Functions of another framework, which run in a process that never imports TensorFlow.
+    """Functions in a process of their own: those of another framework, without TensorFlow, or those of a worker.
 
     Args:
       make: A module's function that returns the functions by name.
@@ -86,14 +107,19 @@ class Peer:
         self._process = context.Process(target=_serve, args=(other, make, arguments), daemon=True)
         self._process.start()
         other.close()
-        self._receive()
+        self.receive()
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Returns what the function of that name returns, or raises what it raises, which ends the process."""
-        self._connection.send((name, arguments))
-        return self._receive()
+        self.send(name, *arguments)
+        return self.receive()
 
-    def _receive(self) -> Any:
+    def send(self, name: str, *arguments: Any) -> None:
+        """Calls the function of that name; `receive` waits for its result. Meanwhile other peers can be called."""
+        self._connection.send((name, arguments))
+
+    def receive(self) -> Any:
+        """Returns or raises what the function that was sent does."""
         try:
             result = self._connection.recv()
         except EOFError:
@@ -107,7 +133,7 @@ class Peer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.terminate()
+        self._process.kill()  # TensorFlow, which a worker of benchmarks.scaling runs, catches a softer signal
         self._process.join()
 
 
@@ -159,11 +185,39 @@ def with_range(values: Iterable[float]) -> str:
     return "{} ({})".format(*spread(values))
 
 
-def timed(function: Callable, *arguments: Any) -> tuple[float, Any]:
-    """Returns the seconds that one call takes, and what it returns."""
-    start = time.perf_counter()
-    result = function(*arguments)
-    return time.perf_counter() - start, result
+def report(
+    title: str, rows: dict[str, dict[str, list[float]]], pairs: dict[str, tuple[str, str]], repeats: int
+) -> None:
+    """Prints the environment, the title and a table of what `interleaved` returned.
+
+    A cell is "median (min – max)". The columns of a single row stand below each other.
+
+    Args:
+      title: What was measured.
+      rows: Name of the row to name of the column to the values of each round; OTHERS is said below the title.
+      pairs: Name of a ratio to (column, column): it is taken where a row has both, each of them above 0 throughout.
+      repeats: The number of rounds.
+    """
+    others = [cores for columns in rows.values() for cores in columns.get(OTHERS, ())]
+    cells = {name: _cells(columns, pairs) for name, columns in rows.items()}
+    print(f"{environment()}\n\n{title}, {repeats} rounds; {OTHERS}: {spread(others)[0]}\n")
+    if len(rows) == 1:
+        [(name, row)] = cells.items()
+        print(table((name, "median (min – max)"), list(row.items())))
+    else:
+        columns = list(dict.fromkeys(name for row in cells.values() for name in row))
+        print(table(("", *columns), [(name, *(row.get(c, "–") for c in columns)) for name, row in cells.items()]))
+    if any(UNRESOLVED in row.values() for row in cells.values()):
+        print(f"\n{UNRESOLVED}: it took no longer than setting up varies; measure more of it")
+
+
+def _cells(columns: dict[str, list[float]], pairs: dict[str, tuple[str, str]]) -> dict[str, str]:
+    """Returns the cells of a row by column, those of the ratios last."""
+    measured = {name: values for name, values in columns.items() if name != OTHERS}
+    resolved = {name for name, values in measured.items() if min(values) > 0}
+    cells = {name: with_range(measured[name]) if name in resolved else UNRESOLVED for name in measured}
+    both = {name: pair for name, pair in pairs.items() if resolved.issuperset(pair)}
+    return cells | {name: with_range(ratios(measured[a], measured[b])) for name, (a, b) in both.items()}
 
 
 def table(header: Iterable[str], rows: list[tuple[str, ...]]) -> str:

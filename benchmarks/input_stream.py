@@ -8,16 +8,7 @@ step: plans through training's feed, then batches.DeviceImages and standardize, 
 tf.data maps stateless ops over single images in parallel. NumPy indexes whole batches; its
 first batch is checked to be the same as ours.
 
-Measured on 2 cores of an AMD EPYC (Zen 3, AVX2), TensorFlow 2.21, Keras 3.15, NumPy 2.4, medians of 5:
-
-    | stream                  |  images/s | / 20,000 | / tf.data |
-    | ----------------------- | --------: | -------: | --------: |
-    | ours, the plans alone   | 1,635,919 |     81.8 |       106 |
-    | ours, all of it         |    44,040 |      2.2 |      2.87 |
-    | tf.data, image by image |    15,271 |    0.764 |         1 |
-    | NumPy, batch by batch   |    23,154 |     1.16 |      1.51 |
-
-With one other process busy, ours made 26,249 images/s and tf.data 9,517.
+docs/appendix/speed.md has what was measured. With one other process busy, ours made 26,249 images/s and tf.data 9,517.
 """
 
 import dataclasses
@@ -28,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.harness import OTHERS, environment, interleaved, ratios, spread, synthetic_data, table
+from benchmarks.harness import Benchmark, interleaved, report, synthetic_data
 from identity_matters.config import TrainConfig
-from identity_matters.fields import check_fields, option
+from identity_matters.fields import option
 from launch import launcher
 
 if TYPE_CHECKING:
@@ -41,10 +32,11 @@ TARGET = 20_000  # images/s
 MAX_DIFFERENCE = 1e-4  # of standardised pixels, ours from NumPy's; their standard deviation is 1
 PLANS, OURS = "ours, the plans alone", "ours, all of it"
 TF_DATA, NUMPY = "tf.data, image by image", "NumPy, batch by batch"
+PAIRS = {"ours / tf.data": (OURS, TF_DATA), "ours / NumPy": (OURS, NUMPY)}
 
 
 @dataclasses.dataclass(frozen=True)
-class StreamBenchmark:
+class StreamBenchmark(Benchmark):
     """What is timed, and how often.
 
     Attributes:
@@ -54,13 +46,9 @@ class StreamBenchmark:
       crop_padding: Pixels of zeros around an image before it is cropped at random.
     """
 
-    repeats: int = option(5, at_least=1)
     seconds: float = option(3.0, at_least=0)
     batch_size: int = option(128, at_least=1)
     crop_padding: int = option(4, at_least=0)
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 def main(benchmark: StreamBenchmark) -> None:
@@ -78,17 +66,9 @@ def main(benchmark: StreamBenchmark) -> None:
         TF_DATA: tf_data_stream(images, labels, run),
         NUMPY: numpy_stream(images, batches.train_batches(0), run),
     }
-    timed = {name: functools.partial(images_per_second, stream, benchmark) for name, stream in streams.items()}
-    rates = interleaved(timed, benchmark.repeats)
-    others = rates.pop(OTHERS)
-    rows = []
-    for name, values in rates.items():
-        shares = (value / TARGET for value in values), ratios(values, rates[TF_DATA])
-        rows.append((name, *spread(values), *(spread(share)[0] for share in shares)))
-    rows.append((OTHERS, *spread(others), "", ""))
-    print(environment())
-    print(f"\n{IMAGE_SHAPE} images, batch {run.batch_size}, {benchmark.repeats} rounds\n")
-    print(table(("stream", "images/s", "min – max", f"/ {TARGET:,}", "/ tf.data"), rows))
+    cases = {name: functools.partial(images_per_second, stream, benchmark) for name, stream in streams.items()}
+    title = f"images/s, {IMAGE_SHAPE}, batch {run.batch_size}; target: {TARGET:,}"
+    report(title, {"measured": interleaved(cases, benchmark.repeats)}, PAIRS, benchmark.repeats)
 
 
 def images_per_second(stream: Iterator, benchmark: StreamBenchmark) -> float:

@@ -10,27 +10,15 @@ panels, on the same threads. V a is left out: a block moves as many points as it
 blocks together need it of each image once. Peak memory is a fresh process's (VmHWM), x included.
 The table is of float64 networks on the first --table_points images; float32 is the same network in float32.
 
-Measured on 2 cores of an AMD EPYC (Zen 5, AVX-512), NumPy 2.4, CIFAR-10's 50,000 images of 3,072
-numbers, width 64, 782 blocks; 0.01 cores busy with other things; medians of 3:
-
-    | step                       | seconds |   min – max | / bare products |
-    | -------------------------- | ------: | ----------: | --------------: |
-    | build + verify             |    3.64 |  3.6 – 3.81 |            1.48 |
-    | build                      |     1.5 | 1.49 – 1.67 |           0.617 |
-    | verify                     |    2.13 | 2.11 – 2.14 |           0.865 |
-    | bare products              |    2.44 |  2.43 – 2.7 |               1 |
-
-No output of 50,000 was wrong, the largest error of a score 1.1e-4 (float32_error 3.6e-3), the smallest
-gap 3.8e-3; peak memory 1.41 × the data of 614 MB. The first 10,000 images (memorising all 50,000 in float64 at
-width 2 takes 25,000 blocks):
+Measured on 2 cores of an AMD EPYC (Zen 5, AVX-512), NumPy 2.4, CIFAR-10's 50,000 images, width 64, 782 blocks, medians
+of 3: build 1.5 s, verify 2.13 s, bare products 2.44 s, peak memory 1.41 × the data of 614 MB. No output was wrong, the
+largest error of a score 1.1e-4 (float32_error 3.6e-3), the smallest gap 3.8e-3. On the first 10,000 images (memorising
+all 50,000 in float64 at width 2 takes 25,000 blocks):
 
 | width | parameters / image | layers | smallest gap | float64 error | right | float32 error |  right | float32_error |
 | ----- | -----------------: | -----: | -----------: | ------------: | ----: | ------------: | -----: | ------------: |
 | 2     |                5.6 |  5,000 |      6.0e-07 |         1e-13 |  100% |         8e+00 | 99.69% |     ½ or more |
-| 4     |               10.2 |  2,500 |      1.1e-04 |         1e-14 |  100% |         2e-02 |   100% |     ½ or more |
 | 8     |               19.5 |  1,250 |      2.0e-03 |         1e-15 |  100% |         3e-04 |   100% |         1e-02 |
-| 16    |               37.9 |    625 |      4.4e-03 |         9e-16 |  100% |         8e-05 |   100% |         5e-03 |
-| 32    |               75.0 |    313 |      8.6e-03 |         5e-15 |  100% |         4e-04 |   100% |         5e-03 |
 | 64    |              149.4 |    157 |      5.7e-03 |         4e-14 |  100% |         5e-04 |   100% |         5e-03 |
 | 128   |              299.3 |     79 |      4.9e-03 |         9e-14 |  100% |         1e-03 |   100% |         1e-02 |
 """
@@ -44,9 +32,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.harness import OTHERS, environment, interleaved, ratios, seconds, spread, table
+from benchmarks.harness import Benchmark, interleaved, report, seconds, table
 from identity_matters.config import DataConfig
-from identity_matters.fields import check_fields, option, require
+from identity_matters.fields import option, require
 from launch import launcher
 from theory.memorization import memorize
 from theory.parallel import in_parallel
@@ -54,13 +42,14 @@ from theory.parallel import in_parallel
 if TYPE_CHECKING:
     from theory.memorization.network import MemorizingNetwork
 
-BUILD, VERIFY, BARE = "build", "verify", "bare products"
+BUILD, VERIFY, BARE, BOTH = "build", "verify", "bare products", "build + verify"
+PAIRS = {f"{name} / {BARE}": (name, BARE) for name in (BUILD, VERIFY, BOTH)}
 NUM_CLASSES = 10
 PANEL = 1024
 
 
 @dataclasses.dataclass(frozen=True)
-class MemorizationBenchmark:
+class MemorizationBenchmark(Benchmark):
     """What is memorised, and how often.
 
     Attributes:
@@ -82,7 +71,7 @@ class MemorizationBenchmark:
     seed: int = option(0, at_least=0)
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        super().__post_init__()
         least = min((self.width, *self.widths))
         require(least >= 2, f"width and widths must be at least 2, got {least}")
 
@@ -91,8 +80,6 @@ def main(benchmark: MemorizationBenchmark) -> None:
     """Times the network, measures its memory, and prints a table by width."""
     images = load_images(benchmark)
     labels = np.random.default_rng(benchmark.seed).integers(0, NUM_CLASSES, len(images))
-    print(environment())
-    print(f"\n{len(images):,} images of {images.shape[1]:,} numbers, random labels, width {benchmark.width}\n")
     x = images.astype(np.float32)
     print_times(x, labels, benchmark)
     peak = peak_memory(x, labels, benchmark)
@@ -127,13 +114,11 @@ def print_times(x: np.ndarray, labels: np.ndarray, benchmark: MemorizationBenchm
         made["error"] = np.abs(made["scores"]).max()
 
     steps = {BUILD: build, VERIFY: verify, BARE: lambda: bare_products(x, made["network"])}
-    timed = {name: functools.partial(seconds, step) for name, step in steps.items()}
-    times = interleaved(timed, benchmark.repeats)
-    others = times.pop(OTHERS)
-    times = {f"{BUILD} + {VERIFY}": [a + b for a, b in zip(times[BUILD], times[VERIFY])], **times}
-    rows = [(name, *spread(values), spread(ratios(values, times[BARE]))[0]) for name, values in times.items()]
-    rows.append((OTHERS, *spread(others), ""))
-    print(table(("step", "seconds", "min – max", f"/ {BARE}"), rows))
+    cases = {name: functools.partial(seconds, step) for name, step in steps.items()}
+    rounds = interleaved(cases, benchmark.repeats)
+    rounds[BOTH] = [a + b for a, b in zip(rounds[BUILD], rounds[VERIFY])]
+    title = f"seconds; {len(x):,} images of {x.shape[1]:,} numbers, random labels, width {benchmark.width}"
+    report(title, {"measured": rounds}, PAIRS, benchmark.repeats)
     network = made["network"]
     print(f"\nwrong outputs: {made['wrong']} of {len(x):,}; smallest gap {network.smallest_gap:.1e}")
     print(f"largest error of a score: {made['error']:.1e}; float32_error: {network.float32_error:.1e}")

@@ -7,26 +7,17 @@ width 10 on 60,000 samples. The loop is the same descent, one run at a time. The
 loop: a compiled step of GradientTape over all the data, one run at a time; its losses are checked to be the same.
 Loops are timed on a few runs, and the time is scaled to all of them.
 
-Measured on 2 cores of an Intel Xeon (AVX-512), TensorFlow 2.21, NumPy 2.4, medians of 3:
-
-| sweep                     | sweep, s/epoch | loop, s/epoch | GradientTape, s/epoch |       loop / sweep |  GradientTape / sweep |
-| ------------------------- | -------------: | ------------: | --------------------: | -----------------: | --------------------: |
-| linear, depth 16, 85 runs |        0.00518 |        0.0844 |                  5.23 |   16.2 (15 – 19.8) |   1,034 (979 – 1,140) |
-| linear, depth 96, 85 runs |          0.026 |         0.171 |                  34.7 | 6.25 (5.15 – 7.08) | 1,135 (1,097 – 2,170) |
-| relu, depth 16, 9 runs    |          0.127 |         0.211 |                 0.625 |  1.7 (1.64 – 1.77) |    5.07 (4.82 – 5.16) |
-
-| Figure 10's rates, 2-shortcut | given up | all rates, s | all rates / pruned |
-| ----------------------------- | -------: | -----------: | -----------------: |
-| relu, depth 16                |   4 of 9 |         1.54 |  2.22 (2.03 – 2.3) |
-
-Seconds are of the epochs alone: the time of a descent of no epochs, with the same set-up, is subtracted. The first table
-is of a version that counted them, which favours the sweep, as the loop sets up every run: on one busy core of an AMD
-EPYC the ratio at depth 16 was 42 so and 38 without, with ReLUs 1.8 and 1.6.
+Measured on 2 cores of an Intel Xeon (AVX-512), TensorFlow 2.21, NumPy 2.4, medians of 3: the loop takes 16.2 times as
+long as the sweep at depth 16 and 6.25 times at depth 96 (85 linear runs), 1.7 times with ReLUs (9 runs), GradientTape
+1,034, 1,135 and 5.07 times. Of Figure 10's 9 rates 4 are given up, which makes its descent 2.22 times as fast. Seconds
+are of the epochs alone: the time of a descent of no epochs, with the same set-up, is subtracted. The first three are of
+a version that counted it, which favours the sweep, as the loop sets up every run: on one busy core of an AMD EPYC the
+ratio at depth 16 was 42 so and 38 without, with ReLUs 1.8 and 1.6.
 
 A loop spends its time in starting operations on [d, d] matrices, which the sweep starts once for all runs: so
 the gain is large until the arithmetic of the sweep takes over, as at depth 96. With ReLUs every run is a pass
 over all samples, alone or among others.
-"""  # noqa: E501, a table as it is printed
+"""
 
 import dataclasses
 from collections.abc import Callable
@@ -34,9 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.harness import OTHERS, environment, interleaved, ratios, seconds, table, with_range
-from identity_matters.errors import UserError
-from identity_matters.fields import check_fields, option
+from benchmarks.harness import Benchmark, interleaved, report, seconds
+from identity_matters.fields import option, require
 from launch import launcher
 
 if TYPE_CHECKING:
@@ -46,11 +36,12 @@ WIDTH, NUM_SAMPLES = 10, 60_000
 NUM_PRUNED_SAMPLES = 6_000  # as networks with ReLUs have them in launch.shortcut_study
 TARGET = 20  # times as fast as the loop
 TIMED_RUNS = 2  # of a loop
-UNRESOLVED = "not resolved"
+SWEEP, LOOP, PEER, ALL, PRUNED = "sweep", "loop", "GradientTape", "all rates", "pruned"
+PAIRS = {f"{slower} / {faster}": (slower, faster) for slower, faster in ((LOOP, SWEEP), (PEER, SWEEP), (ALL, PRUNED))}
 
 
 @dataclasses.dataclass(frozen=True)
-class SweepBenchmark:
+class SweepBenchmark(Benchmark):
     """Which sweeps, and how often they are timed.
 
     Attributes:
@@ -74,53 +65,32 @@ class SweepBenchmark:
     repeats: int = option(3, at_least=1)
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        if any(depth < 2 or depth % 2 for depth in self.depths + self.relu_depths):
-            raise UserError(f"depths must be even and at least 2, got {self.depths} and {self.relu_depths}")
+        super().__post_init__()
+        depths = self.depths + self.relu_depths
+        are_even = depths and all(depth >= 2 and depth % 2 == 0 for depth in depths)
+        require(are_even, f"depths must be even and at least 2, got {self.depths} and {self.relu_depths}")
 
 
 def main(benchmark: SweepBenchmark) -> None:
     """Times sweep, loop and peer in turns for every network, and prints the table."""
     from shortcut_study.network import ShortcutNetwork
 
-    print(environment())
-    rng = np.random.default_rng(0)
+    rng, repeats = np.random.default_rng(0), benchmark.repeats
     x, y = rng.standard_normal((NUM_SAMPLES, WIDTH)), np.eye(WIDTH)[rng.integers(WIDTH, size=NUM_SAMPLES)]
     sweeps = [(depth, "linear", benchmark.runs, benchmark.epochs) for depth in benchmark.depths]
     sweeps += [(depth, "relu", benchmark.relu_runs, benchmark.relu_epochs) for depth in benchmark.relu_depths]
-    rows, others = [], []
+    rows = {}
     for depth, mid, runs, epochs in sweeps:
         network = ShortcutNetwork.with_depth(WIDTH, depth, 2, mid=mid)
-        found = interleaved(_measurements(network, x, y, runs, epochs, benchmark.relu_epochs), benchmark.repeats)
-        others += found[OTHERS]
-        rows.append((f"{mid}, depth {depth}, {runs} runs", *_cells(found)))
-        print(f"{rows[-1][0]}: done", flush=True)
-    header = ["sweep", *(f"{name}, s/epoch" for name in ("sweep", "loop", "GradientTape"))]
-    header += ["loop / sweep", "GradientTape / sweep"]
-    pruned = []
+        cases = _measurements(network, x, y, runs, epochs, benchmark.relu_epochs)
+        rows[f"{mid}, depth {depth}, {runs} runs"] = interleaved(cases, repeats)
+        print(f"{mid}, depth {depth}: done", flush=True)
     for depth in benchmark.relu_depths:
         network = ShortcutNetwork.with_depth(WIDTH, depth, 2, mid="relu")
-        count, measurements = _pruning(network, x[:NUM_PRUNED_SAMPLES], y[:NUM_PRUNED_SAMPLES], benchmark.pruned_epochs)
-        found = interleaved(measurements, benchmark.repeats)
-        others += found[OTHERS]
-        ratio = with_range(ratios(found["all"], found["pruned"]))
-        pruned.append((f"relu, depth {depth}", count, f"{np.median(found['all']):.3g}", ratio))
-    print(f"\ntarget: {TARGET} × the loop; other processes kept {np.median(others):.2f} cores busy\n")
-    print(table(header, rows))
-    if any(UNRESOLVED in row for row in rows):
-        print(f"{UNRESOLVED}: the epochs took no longer than setting up varies; raise --epochs or --relu_epochs")
-    print()
-    print(table(("Figure 10's rates, 2-shortcut", "given up", "all rates, s", "all rates / pruned"), pruned))
-
-
-def _cells(found: dict[str, list[float]]) -> list[str]:
-    """Returns seconds, and ratios to the sweep, of what took a time above 0 in every round."""
-    measured = {name for name in ("sweep", "loop", "peer") if min(found[name]) > 0}
-    cells = [f"{np.median(found[name]):.3g}" if name in measured else UNRESOLVED for name in ("sweep", "loop", "peer")]
-    for name in ("loop", "peer"):
-        are_both = {name, "sweep"} <= measured
-        cells.append(with_range(ratios(found[name], found["sweep"])) if are_both else "–")
-    return cells
+        count, cases = _pruning(network, x[:NUM_PRUNED_SAMPLES], y[:NUM_PRUNED_SAMPLES], benchmark.pruned_epochs)
+        rows[f"relu, depth {depth}, {count} given up"] = interleaved(cases, repeats)
+    title = f"s/epoch; target: {TARGET} × the loop; where rates are given up, s of {benchmark.pruned_epochs} epochs"
+    report(title, rows, PAIRS, repeats)
 
 
 def _measurements(
@@ -151,7 +121,7 @@ def _measurements(
     def peer() -> float:
         return seconds(train, starts[0], rates[0], peer_epochs) / peer_epochs * runs
 
-    return {"sweep": sweep, "loop": loop, "peer": peer}
+    return {SWEEP: sweep, LOOP: loop, PEER: peer}
 
 
 def _pruning(
@@ -171,8 +141,8 @@ def _pruning(
     np.testing.assert_array_equal(found.losses[-1, kept], whole.losses[-1, kept])
     assert all(whole.losses[-1, i] >= found.losses[-1, rates == rate] for i, rate in bounded_by.items())
     return f"{len(bounded_by)} of {len(rates)}", {
-        "all": lambda: seconds(descend, network, np.stack([start] * len(rates)), x, y, rates, epochs),
-        "pruned": lambda: seconds(descend_pruned, network, start, StudyData(x, y), rates, epochs),
+        ALL: lambda: seconds(descend, network, np.stack([start] * len(rates)), x, y, rates, epochs),
+        PRUNED: lambda: seconds(descend_pruned, network, start, StudyData(x, y), rates, epochs),
     }
 
 

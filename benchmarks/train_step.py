@@ -20,48 +20,8 @@ measurements take turns, and ratios are taken within a round. Do not trust a tab
 not near 0: PyTorch's threads wait for each other, so another busy process slows PyTorch more than TensorFlow. On a GPU
 float32 is each framework's default, which may be TF32.
 
---preset=gpu was run only on a CPU, at small size. The time of the same step in training.train on an NVIDIA H200 is in
-docs/appendix/speed.md.
-
-Measured with TensorFlow 2.21 and Keras 3.15, on 2 cores of an AMD EPYC (Zen 3, AVX2), PyTorch 2.13, medians of 5:
-
-    | preset, batch                | cifar10, 128 | small, 128 | mnist, 32 |
-    | ---------------------------- | -----------: | ---------: | --------: |
-    | our step, images/s           |         14.5 |        960 |     1,049 |
-    | PyTorch's step, images/s     |         12.8 |        565 |       656 |
-    | ours / PyTorch               |         1.13 |       1.69 |       1.6 |
-    | matrix product, GFLOP/s      |          190 |        193 |       195 |
-    | ours / matrix product        |        0.916 |      0.786 |     0.646 |
-
-On 2 cores of an Intel Xeon (AVX-512; avx512_bf16 without amx_bf16), PyTorch 2.14, cifar10, 128, medians of 5:
-
-    | measured                                         | median |     min – max |
-    | ------------------------------------------------ | -----: | ------------: |
-    | float32 matrix product 4096³, GFLOP/s            |    291 |     270 – 319 |
-    | our training step, images/s                      |   21.7 |   19.4 – 23.6 |
-    | our step with convolutions in bfloat16, images/s |   12.9 |   11.7 – 13.3 |
-    | our step with Muon, images/s                     |   23.8 |   21.9 – 24.9 |
-    | PyTorch's training step, images/s                |   21.8 |   21.6 – 22.8 |
-    | ours / PyTorch                                   |      1 |   0.889 – 1.1 |
-    | bfloat16 / float32                               |  0.559 | 0.538 – 0.666 |
-    | Muon / momentum                                  |   1.07 |   1.05 – 1.13 |
-    | our convolutions over the whole step, GFLOP/s    |    257 |     230 – 280 |
-    | ours / matrix product                            |  0.879 |  0.85 – 0.945 |
-
-On 2 cores of an AMD EPYC (Zen 5; avx512_bf16), without PyTorch, cifar10, 128, medians of 5:
-
-    | measured                                         | median |    min – max |
-    | ------------------------------------------------ | -----: | -----------: |
-    | float32 matrix product 4096³, GFLOP/s            |    436 |    411 – 444 |
-    | our training step, images/s                      |   34.9 |  31.3 – 35.6 |
-    | our step with convolutions in bfloat16, images/s |   54.8 |  52.5 – 57.7 |
-    | our step with Muon, images/s                     |   32.7 |  32.1 – 32.9 |
-    | bfloat16 / float32                               |   1.63 |  1.54 – 1.69 |
-    | Muon / momentum                                  |  0.942 | 0.911 – 1.05 |
-    | our convolutions over the whole step, GFLOP/s    |    413 |    371 – 422 |
-    | ours / matrix product                            |  0.944 | 0.861 – 1.03 |
-
-With TF_ENABLE_ONEDNN_OPTS=0, TensorFlow's default on this CPU, cifar10 falls to 7.7 images/s.
+docs/appendix/speed.md has what was measured; --preset=gpu was run only on a CPU, at small size. With
+TF_ENABLE_ONEDNN_OPTS=0, TensorFlow's default on an AMD EPYC (Zen 5), cifar10 falls there from 34.9 to 7.7 images/s.
 """
 
 import contextlib
@@ -75,9 +35,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks import peers
-from benchmarks.harness import OTHERS, Peer, environment, interleaved, rate, ratios, spread, synthetic_data, table
+from benchmarks.harness import Benchmark, Peer, interleaved, rate, report, synthetic_data
 from identity_matters.config import ModelConfig, TrainConfig
-from identity_matters.fields import check_fields, option, require
+from identity_matters.fields import option, require
 from identity_matters.presets import TRAIN_PRESETS
 from launch import launcher
 
@@ -94,12 +54,17 @@ OURS = "our training step, images/s"
 BFLOAT16, MUON = "our step with convolutions in bfloat16, images/s", "our step with Muon, images/s"
 GEMM, GEMM_BFLOAT16 = (f"{dtype} matrix product, GFLOP/s" for dtype in ("float32", "bfloat16"))
 
+CONVOLUTIONS = "our convolutions over the whole step, GFLOP/s"
+CONVOLUTIONS_BFLOAT16 = "the same in bfloat16, GFLOP/s"
+
 PAIRS = {  # what is divided by what
     "ours / PyTorch": (OURS, peers.EAGER),
     "ours / PyTorch, both in bfloat16": (BFLOAT16, peers.BFLOAT16),
     "ours / PyTorch compiled, both in bfloat16": (BFLOAT16, peers.COMPILED),
     "bfloat16 / float32": (BFLOAT16, OURS),
     "Muon / momentum": (MUON, OURS),
+    "ours / matrix product": (CONVOLUTIONS, GEMM),
+    "ours / matrix product, both in bfloat16": (CONVOLUTIONS_BFLOAT16, GEMM_BFLOAT16),
 }
 
 _SMALL = ModelConfig(widths=(16, 32, 64), blocks_per_stage=(2, 2, 2))
@@ -107,7 +72,7 @@ RUNS = {"cifar10": TrainConfig(), "small": TrainConfig(model=_SMALL), "mnist": T
 
 
 @dataclasses.dataclass(frozen=True)
-class StepBenchmark:
+class StepBenchmark(Benchmark):
     """What is timed, and how often.
 
     Attributes:
@@ -121,7 +86,6 @@ class StepBenchmark:
     """
 
     run: str = dataclasses.field(default="cifar10", metadata={"flag": False})
-    repeats: int = option(5, at_least=1)
     steps: int = option(1, at_least=1)
     batch_size: int = option(0, at_least=0)
     steps_per_execution: int = option(1, at_least=1)
@@ -129,7 +93,7 @@ class StepBenchmark:
     products: int = option(4, at_least=1)
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        super().__post_init__()
         require(
             self.steps % self.steps_per_execution == 0,
             f"steps must be a multiple of steps_per_execution = {self.steps_per_execution}, got {self.steps}",
@@ -137,7 +101,7 @@ class StepBenchmark:
 
 
 _STEPS = {"cifar10": 1, "small": 10, "mnist": 50}
-PRESETS = {name: StepBenchmark(name, steps=steps) for name, steps in _STEPS.items()}
+PRESETS = {name: StepBenchmark(run=name, steps=steps) for name, steps in _STEPS.items()}
 PRESETS["gpu"] = StepBenchmark(steps=1_000, steps_per_execution=100, product_size=8192, products=100)
 
 
@@ -160,10 +124,11 @@ def main(benchmark: StepBenchmark) -> None:
         except ModuleNotFoundError as error:
             print(f"PyTorch is left out: {error}\n")
         rates = interleaved(timed, benchmark.repeats)
-    print(f"{environment()}; Keras on {keras.backend.backend()}")
-    size = f"products of {benchmark.product_size}³, {benchmark.repeats} rounds"
-    print(f"\n{network.count_params():,} weights, batch {batch_size}, {size}\n")
-    print(table(("measured", "median", "min – max"), _rows(rates, training_flops(network))))
+    billions = training_flops(network) / 1e9  # for one image
+    for name, images_per_second in ((CONVOLUTIONS, OURS), (CONVOLUTIONS_BFLOAT16, BFLOAT16)):
+        rates[name] = [images * billions for images in rates[images_per_second]]
+    size = f"{network.count_params():,} weights, batch {batch_size}, products of {benchmark.product_size}³"
+    report(f"Keras on {keras.backend.backend()}, {size}", {"measured": rates}, PAIRS, benchmark.repeats)
 
 
 def _our_measurements(
@@ -183,21 +148,6 @@ def _our_measurements(
         images = benchmark.steps * run.batch_size
         timed[name] = functools.partial(rate, functools.partial(train, benchmark.steps), 1, images)
     return networks[OURS], timed
-
-
-def _rows(rates: dict[str, list[float]], flops_per_image: float) -> list[tuple[str, ...]]:
-    """Returns the lines of the table; a ratio is taken within each round, then summarised."""
-    convolutions = {name: [images * flops_per_image / 1e9 for images in rates[name]] for name in (OURS, BFLOAT16)}
-    values = {name: rates[name] for name in rates if name != OTHERS}
-    for name, (our, peer) in PAIRS.items():
-        if peer in rates:
-            values[name] = ratios(rates[our], rates[peer])
-    values["our convolutions over the whole step, GFLOP/s"] = convolutions[OURS]
-    values["ours / matrix product"] = ratios(convolutions[OURS], rates[GEMM])
-    values["the same in bfloat16, GFLOP/s"] = convolutions[BFLOAT16]
-    values["ours / matrix product, both in bfloat16"] = ratios(convolutions[BFLOAT16], rates[GEMM_BFLOAT16])
-    values[OTHERS] = rates[OTHERS]
-    return [(name, *spread(v)) for name, v in values.items()]
 
 
 def matrix_products(size: int, dtype: str) -> Callable[[int], float]:

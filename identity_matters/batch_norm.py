@@ -1,7 +1,7 @@
 """Batch normalisation in one fused TensorFlow operation, for training.
 
 Keras composes it from a dozen operations, each of which reads and writes whole activations. Fused, a training step of
-ResNet-20 takes two thirds of the time on a CPU (`python -m benchmarks.batch_norm`).
+ResNet-20 takes two thirds of the time on a CPU (benchmarks/batch_norm.py of version 0.2.0).
 """
 
 import functools

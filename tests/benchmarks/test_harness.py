@@ -77,3 +77,20 @@ def test_a_table_is_aligned_and_a_spread_has_three_digits():
 
 def test_a_ratio_is_that_of_the_first_to_the_second_in_each_round():
     assert harness.ratios([2.0, 9.0], [1.0, 3.0]) == [2.0, 3.0]
+
+
+def test_a_report_has_a_ratio_where_both_times_are_above_0_and_a_dash_where_a_row_lacks_a_column(capsys):
+    rows = {
+        "a": {"sweep": [0.5, 0.25], "loop": [2.0, -0.1], "peer": [4.0, 4.0], harness.OTHERS: [0.5, 0.5]},
+        "b": {"sweep": [0.5, 0.0], "loop": [2.0, 2.0]},
+    }
+    harness.report("sweeps", rows, {"loop / sweep": ("loop", "sweep"), "peer / sweep": ("peer", "sweep")}, 2)
+    _, title, *lines, advice = filter(None, capsys.readouterr().out.splitlines())
+    assert title == f"sweeps, 2 rounds; {harness.OTHERS}: 0.5" and "measure more" in advice
+    assert [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if "--" not in line] == [
+        ["", "sweep", "loop", "peer", "peer / sweep"],
+        ["a", "0.375 (0.25 – 0.5)", "not resolved", "4 (4 – 4)", "12 (8 – 16)"],
+        ["b", "not resolved", "2 (2 – 2)", "–", "–"],
+    ]
+    harness.report("one", {"a": {"sweep": [2.0], harness.OTHERS: [0.0]}}, {}, 1)
+    assert "| sweep |          2 (2 – 2) |" in capsys.readouterr().out
