@@ -8,11 +8,12 @@ import pathlib
 import shutil
 import zipfile
 
+import damage
 import h5py
 import numpy as np
+from damage import npy, with_header, write
 
 from attack import command, kind, prepared
-from attack.npz_kinds import npy, with_header, write
 from attack.prepared import pick
 
 
@@ -61,7 +62,7 @@ def copied(folder) -> pathlib.Path:
 def damaged_checkpoint(random, folder):
     path = copied(folder)
     if random.random() < 0.5:
-        path.write_bytes(prepared.flipped(random, path.read_bytes()))
+        path.write_bytes(damage.flipped(random, path.read_bytes()))
     else:
         prepared.in_its_place(random, path)
     resumed(folder)
@@ -80,9 +81,8 @@ def changed_checkpoint(random, folder):
         npy(array.astype("f2")) if array.dtype == "f4" else b"",
         npy(array[None]),
         npy(array.astype("S9")),
-        with_header("{'descr': ('<f4',), 'fortran_order': False, 'shape': ()}", bytes(8)),
-        with_header("{'descr': '''", b""),
-        with_header("{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000,)}", b""),
+        with_header(pick(random, damage.HEADERS), bytes(8)),
+        damage.declared((10**12,), "<f4"),
         b"",
         content[:-1],
         content + b"x",
@@ -123,7 +123,7 @@ def beside_checkpoints(random, folder):
         (folder / "others" / ".tmp1_x").write_text("theirs")
     elif case == 3:
         for events in (folder / "run").glob("events*"):
-            events.write_bytes(prepared.flipped(random, events.read_bytes()))
+            events.write_bytes(damage.flipped(random, events.read_bytes()))
     elif case == 4:
         events = pick(random, sorted((folder / "run").glob("events*")))
         prepared.in_its_place(random, events)

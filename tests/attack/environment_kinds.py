@@ -7,6 +7,8 @@ import shutil
 import subprocess
 import sys
 
+import damage
+
 from attack import command, kind, prepared
 from attack.prepared import HOSTILE, pick, with_hostile_value
 from identity_matters.distributed.rendezvous import parse_tf_config
@@ -130,7 +132,7 @@ def tf_config(random, folder):
             hostile = with_hostile_value(random, hostile)
         text = json.dumps(hostile)
         if random.random() < 0.3:
-            text = prepared.flipped(random, text.encode()).decode(errors="replace")
+            text = damage.flipped(random, text.encode()).decode(errors="replace")
         if random.random() < 0.05:
             text = pick(random, ["[", '{"cluster":', '{"a":[']) * 100_000
         try:
@@ -159,32 +161,7 @@ def tf_config_of_train(random, folder):
     command.must_end_well(ended)
 
 
-CHARACTERS = [
-    "a",
-    "é",
-    "🤖",
-    " ",
-    ".",
-    "-",
-    "'",
-    '"',
-    "$",
-    "%",
-    "#",
-    "&",
-    "<",
-    "\\",
-    "*",
-    "~",
-    ":",
-    "=",
-    ",",
-    "{",
-    "[",
-    "x" * 100,
-    "\udcff",
-]
-CHARACTERS += ["\n", "\x1b", "\u2028", "..", "_", "^{", "$x$"]
+CHARACTERS = [*"aé🤖 .-'\"$%#&<\\*~:=,{[_\n\x1b\u2028", "x" * 100, "\udcff", "..", "^{", "$x$"]
 
 
 @kind("environment: names of run directories and files")

@@ -6,19 +6,17 @@ import os
 import shutil
 import zipfile
 
+import damage
 import h5py
 import numpy as np
+from damage import WEIGHTS, layers, write
 
 from attack import command, kind, prepared
-from attack.npz_kinds import write
 from attack.prepared import pick
-
-WEIGHTS = "model.weights.h5"
 
 
 def members() -> dict[str, bytes]:
-    with zipfile.ZipFile(prepared.run() / "model.keras") as archive:
-        return {name: archive.read(name) for name in archive.namelist()}
+    return damage.members(prepared.run() / "model.keras")
 
 
 def evaluated(random, folder) -> command.Ended:
@@ -31,10 +29,6 @@ def evaluated(random, folder) -> command.Ended:
 
 def copied(folder) -> None:
     shutil.copytree(prepared.run(), folder / "run")
-
-
-def layers(config) -> list:
-    return config["config"]["layers"]
 
 
 def set_number(random, config) -> None:
@@ -153,33 +147,31 @@ def weights(random, folder):
                 file.create_virtual_dataset(name, layout)
     content = stream.getvalue()
     if random.random() < 0.5:
-        content = prepared.flipped(random, content)
+        content = damage.flipped(random, content)
     found[WEIGHTS] = content
     os.mkfifo(folder / "pipe")
     write(folder / "run" / "model.keras", found.items())
     evaluated(random, folder)
 
 
-@kind("model.keras: the archive damaged, or no archive")
-def archive(random, folder):
+@kind("model.keras: damages of the table (tests/damage.py), bytes changed")
+def of_the_table(random, folder):
     copied(folder)
-    path, found, case = folder / "run" / "model.keras", members(), random.integers(6)
-    if case == 0:
-        path.write_bytes(prepared.flipped(random, path.read_bytes()))
-    elif case == 1:
-        prepared.in_its_place(random, path)
-        return evaluated(random, folder)
-    elif case == 2:
-        name = pick(random, list(found))
-        content = pick(random, [b"", b"{}", bytes(10**8), b"[" * 10**6, b"\x89HDF\r\n\x1a\n" + bytes(500)])
-        write(path, (found | {name: content}).items(), pick(random, [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]))
-    elif case == 3:
-        extra = pick(random, [*found, "../../evil", "assets/x", "/evil", "model.weights.npz", "config.json/x"])
-        write(path, [*found.items(), (extra, pick(random, [b"", *found.values()]))])
-    elif case == 4:
-        del found[pick(random, list(found))]
-        write(path, found.items())
-    else:
-        write(path, found.items(), pick(random, [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA]))
+    prepared.damaged(random, folder / "run" / "model.keras", damage.KERAS)
     evaluated(random, folder)
     assert not (folder.parent / "evil").exists() and not (folder / "evil").exists()
+
+
+@kind("model.keras: members left out, empty, moved or packed otherwise")
+def archive(random, folder):
+    copied(folder)
+    path, found = folder / "run" / "model.keras", members()
+    name, case = pick(random, list(found)), random.integers(3)
+    if case == 0:
+        del found[name]
+    elif case == 1:
+        found[name] = pick(random, [b"", b"{}", b"[" * 10**6, b"\x89HDF\r\n\x1a\n" + bytes(500)])
+    else:
+        found[pick(random, ["/evil", "config.json/x", *found])] = found[name]
+    write(path, found.items(), pick(random, [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA]))
+    evaluated(random, folder)

@@ -9,12 +9,12 @@ import functools
 import importlib
 import io
 import json
-import os
 import pathlib
 import shutil
-import socket
 import tempfile
+import zipfile
 
+import damage
 import numpy as np
 import PIL.Image
 import tensorflow as tf
@@ -126,35 +126,24 @@ def pick(random, values):
     return values[random.integers(len(values))]
 
 
-def flipped(random, content: bytes) -> bytes:
-    """The content with a few bytes changed, a part left out, or one put in."""
-    changed = bytearray(content)
-    for _ in range(random.integers(1, 9)):
-        changed[random.integers(len(changed))] ^= random.integers(1, 256)
-    where = random.integers(len(changed))
-    return bytes(pick(random, [changed, changed, content[:where], content[:where] + b"\0" * 50 + content[where:]]))
-
-
-NO_FILES = ("pipe", "folder", "zero", "secret", "nothing", "itself", "socket")
-
-
 def in_its_place(random, path: pathlib.Path) -> str:
     """Puts something else in the place of a file; returns what."""
+    makers = damage.NO_FILES | {"secret": lambda path: path.symlink_to(folder() / "secret.txt")}
+    kind = pick(random, list(makers))
     path.unlink(missing_ok=True)
-    kind = pick(random, NO_FILES)
-    if kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "folder":
-        path.mkdir()
-    elif kind == "socket":
-        place = tempfile.mkdtemp(dir="/tmp")  # the path of a socket is short
-        with socket.socket(socket.AF_UNIX) as end:
-            end.bind(f"{place}/s")
-        shutil.move(f"{place}/s", path)
-        os.rmdir(place)
-    else:
-        path.symlink_to({"zero": "/dev/zero", "secret": folder() / "secret.txt", "nothing": "/none"}.get(kind, path))
+    makers[kind](path)
     return kind
+
+
+def damaged(random, path: pathlib.Path, table: damage.Table) -> None:
+    """Damages a file as one or two entries of a table do, if they still can, and perhaps some of its bytes too."""
+    for name in random.choice(list(table), random.integers(1, 3)):
+        try:
+            table[name][0](path)
+        except (AttributeError, IndexError, KeyError, OSError, TypeError, ValueError, zipfile.BadZipFile):
+            break  # it is damaged beyond that already
+    if path.is_file() and 0 < path.stat().st_size < 10**6 and random.random() < 0.5:
+        path.write_bytes(damage.flipped(random, path.read_bytes()))
 
 
 HOSTILE = [

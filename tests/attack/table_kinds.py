@@ -1,21 +1,16 @@
 """Damaged tables and config.json of runs, then launch.plot, launch.report and launch.train."""
 
-import csv
 import functools
-import io
 import json
 import pathlib
 import shutil
+
+import damage
 
 from attack import command, kind, prepared
 from attack.prepared import pick
 
 ROOT = pathlib.Path(__file__).parents[2]
-CELLS = [
-    "", "x", "inf", "-inf", "nan", "-1", "0", "1e308", "1e-308", "9" * 400, "x" * 200_000, "\0", "\n", '"', ",",
-    "=1+1", "=cmd|' /C calc'!A0", "@SUM(1)", "+1", "-2+3", "\t=1", "<script>alert(1)</script>", "$x^{$", "\\frac{",
-    "é" * 1000, "\x1b[2J", "1_000", "0x10", "１", "True",
-]  # fmt: skip
 
 
 @functools.cache
@@ -43,28 +38,6 @@ def drawn(random, folder, run_dir) -> None:
     prepared.must_be_safe(ended, folder)
 
 
-def damaged(random, text: str) -> str:
-    """A table with a cell, a column, a row, a byte or a part of it changed."""
-    rows = list(csv.reader(io.StringIO(text)))
-    i, j, case = int(random.integers(len(rows))), int(random.integers(len(rows[0]))), random.integers(8)
-    if case < 3:
-        rows[i][j] = pick(random, CELLS)
-    elif case == 3:
-        word = pick(random, CELLS)
-        rows = [rows[0], *([word if k == j else cell for k, cell in enumerate(row)] for row in rows[1:])]
-    elif case == 4:
-        rows = [row[:j] + row[j + 1 :] for row in rows]
-    elif case == 5:
-        rows = rows[:1] + [pick(random, rows[1:]) for _ in range(random.integers(len(rows)))] if rows[1:] else rows[:0]
-    elif case == 6:
-        rows = [row * 2 for row in rows] if random.random() < 0.5 else [rows[0], *rows]
-    else:
-        return prepared.flipped(random, text.encode()).decode("latin-1")
-    written = io.StringIO()
-    csv.writer(written, lineterminator="\n").writerows(rows)
-    return written.getvalue()
-
-
 @kind("table: a cell, row, column or byte of a run's table, then drawn")
 def tables(random, folder):
     run_dir = copied(random, folder)
@@ -72,7 +45,7 @@ def tables(random, folder):
     if random.random() < 0.1:
         prepared.in_its_place(random, path)
     else:
-        path.write_text(damaged(random, path.read_text()), errors="surrogateescape")
+        path.write_text(damage.damaged_table(random, path.read_text()), errors="surrogateescape")
     drawn(random, folder, run_dir)
 
 
@@ -81,7 +54,7 @@ def records(random, folder):
     run_dir = copied(random, folder)
     path = run_dir / "config.json"
     if random.random() < 0.1:
-        path.write_bytes(prepared.flipped(random, path.read_bytes()))
+        path.write_bytes(damage.flipped(random, path.read_bytes()))
     elif random.random() < 0.1:
         prepared.in_its_place(random, path)
     else:
@@ -97,8 +70,11 @@ def records(random, folder):
 def finished(random, folder):
     shutil.copytree(prepared.run(), folder / "run")
     path = folder / "run" / pick(random, ["config.json", "metrics.csv"])
-    if path.suffix == ".csv":
-        path.write_text(damaged(random, path.read_text()), errors="surrogateescape")
+    if random.random() < 0.2:
+        text = pick(random, list((damage.RECORDS if path.suffix == ".json" else damage.TABLES).values()))
+        path.write_bytes(text.encode(errors="surrogateescape"))
+    elif path.suffix == ".csv":
+        path.write_text(damage.damaged_table(random, path.read_text()), errors="surrogateescape")
     else:
         path.write_text(json.dumps(prepared.with_hostile_value(random, json.loads(path.read_text()))))
     ended = command.run(folder, "train", f"--run_dir={folder / 'run'}", *prepared.TINY, memory=prepared.MEMORY)

@@ -1,15 +1,14 @@
 """Hostile folders of TFDS sets, to train and evaluate on and to export."""
 
 import json
-import os
 import pathlib
 import shutil
 import struct
 import zlib
 
+import damage
 import numpy as np
 from gradient_sets import gradient
-from tensorboardX.crc32c import crc32c
 
 from attack import command, kind, prepared
 from attack.prepared import pick
@@ -124,23 +123,23 @@ def fields(random, folder):
     consumed(random, folder, place)
 
 
+@kind("TFDS: damages of the table (tests/damage.py)")
+def of_the_table(random, folder):
+    place = copied(random, folder)
+    prepared.damaged(random, place, damage.TFDS | damage.TFDS_FROM_FILES)
+    consumed(random, folder, place)
+
+
 @kind("TFDS: pipes, links, devices and other files in its folder")
 def files(random, folder):
     place = copied(random, folder)
-    paths = sorted(path for path in place.rglob("*") if path.is_file())
-    case = random.integers(4)
-    if case == 0:
-        os.mkfifo(place / pick(random, ["x", "metadata.json", "image.labels.txt", "dataset_info.json.lock"]))
-    elif case == 1:
-        os.symlink(
-            pick(random, ["/dev", prepared.folder(), place, "/proc"]),
-            place.parent / pick(random, ["2.0.0", "x", ".config"]),
-        )
-    elif case == 2:
-        with open(place / "label.labels.txt", "w") as file:
-            file.truncate(int(pick(random, [0, 2**20, 2**24 - 1, 2**25, 2**40])))
+    if random.random() < 0.5:
+        prepared.in_its_place(random, place / pick(random, ["x", "metadata.json", "image.labels.txt", ".lock"]))
     else:
-        prepared.in_its_place(random, pick(random, paths))
+        prepared.in_its_place(random, pick(random, sorted(path for path in place.rglob("*") if path.is_file())))
+    if random.random() < 0.3:
+        target = pick(random, ["/dev", prepared.folder(), place, "/proc"])
+        (place.parent / pick(random, ["2.0.0", "x", ".config"])).symlink_to(target)
     consumed(random, folder, place)
 
 
@@ -155,13 +154,6 @@ def png_header(width, height) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
 
 
-def record_of_length(length: int) -> bytes:
-    """The first bytes of a TFRecord whose length has the right checksum."""
-    size = struct.pack("<Q", length)
-    crc = crc32c(size)
-    return size + struct.pack("<I", (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF) + b"x" * 100
-
-
 @kind("TFDS: hostile records")
 def hostile_records(random, folder):
     place = copied(random, folder)
@@ -170,18 +162,18 @@ def hostile_records(random, folder):
     found = prepared.records(form, 16 if "train" in path.name else 8)
     case = random.integers(5)
     if case == 0:
-        path.write_bytes(prepared.flipped(random, path.read_bytes()))
+        path.write_bytes(damage.flipped(random, path.read_bytes()))
         found = None
     elif case == 1:
         path.write_bytes(
             path.read_bytes()
-            + record_of_length(int(pick(random, [0, 2**20, 2**33, 2**40, 2**62, 2**64 - 1, 2**64 - 5])))
+            + damage.record_of_length(int(pick(random, [0, 2**20, 2**33, 2**40, 2**62, 2**64 - 1, 2**64 - 5])))
         )
         if random.random() < 0.7:
             path.write_bytes(path.read_bytes()[-112:])
         found = None
     elif case == 2:
-        found[0] = prepared.flipped(random, found[0])
+        found[0] = damage.flipped(random, found[0])
     elif case == 3:
         found = pick(random, [found[:-1], found + found, [], [b""] * len(found), found[:1] * len(found)])
     else:

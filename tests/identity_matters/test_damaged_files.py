@@ -1,314 +1,95 @@
-"""Checkpoints, tables and records that are damaged, swapped or no files at all: skipped or refused, never believed."""
+"""Each entry of the table of damaged files (tests/damage.py) is refused in one short line that names what is wrong."""
 
-import errno
-import io
-import json
-import os
+import dataclasses
 import shutil
-import socket
-import warnings
-import zipfile
+import tracemalloc
 
-import numpy as np
+import damage
+import keras
 import pytest
-from begun import begin
+from gradient_sets import IdentityTinyJpeg
+from loaded import load, load_npz
 from refusals import refused
 
-from identity_matters import training
-from identity_matters.config import ModelConfig, TrainConfig
-from identity_matters.errors import Unreadable
-from identity_matters.fields import from_json
-from identity_matters.model import all_conv_resnet
-from identity_matters.optimization import optimizer
-from identity_matters.runs import checkpoint, tables
-from identity_matters.runs.config_json import read_config_json
+from identity_matters.config import DataConfig, TrainConfig
+from identity_matters.evaluation import evaluate
+from identity_matters.runs import tables
 from identity_matters.runs.directory import RunDirectory
+from identity_matters.safe_loading import load_network
 
-ARRAYS = {"a": np.arange(3.0), "b": np.int64(7)}
+
+def of_table(table, slow=()):
+    """Parameters (make, words) of a table's entries."""
+    marks = {name: [pytest.mark.slow] * (name in slow) for name in table}
+    return pytest.mark.parametrize(
+        "make, words", [pytest.param(make, words, id=name, marks=marks[name]) for name, (make, *words) in table.items()]
+    )
+
+
+def refused_in_little_memory(read, path, words, limit) -> str:
+    """Returns the message; fails where words lack in it, or it took more bytes than a whole file of its kind takes."""
+    tracemalloc.start()
+    try:
+        message = refused(read, str(path))
+        assert tracemalloc.get_traced_memory()[1] < limit
+    finally:
+        tracemalloc.stop()
+    assert [word for word in words if word not in message] == [] and len(message) < 600, message
+    return message
+
+
+@of_table(damage.NPZ)
+def test_a_damaged_npz_file_is_refused(tmp_path, make, words):
+    path = tmp_path / "own.npz"
+    damage.with_arrays()(path)
+    make(path)
+    message = refused_in_little_memory(load_npz, path, words, 5 * 10**6)
+    assert str(path) in message or words
+
+
+def save_another_network(path):
+    keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]).save(path)
+
+
+@of_table(damage.KERAS | {"another shape": (save_another_network,)}, slow=("deep", "folder", "link to nothing"))
+def test_a_damaged_network_is_refused(tiny_run, tmp_path, make, words):
+    path = shutil.copy(tiny_run / "model.keras", tmp_path / "model.keras")
+    make(path)
+    message = refused_in_little_memory(load_network, path, words, 10**8)
+    assert message.startswith(f"cannot load {path}: ") and not (tmp_path.parent / "evil").exists()
+    assert refused(evaluate, path, "mnist_sample") == message
 
 
 @pytest.fixture(scope="module")
-def half(tiny_run):
-    """The arrays of a checkpoint by name, as after 2 of the 4 steps of tiny_config."""
-    arrays = checkpoint.load_newest(str(tiny_run / "checkpoints"))[1] | {"steps_summed": np.int64(2)}
-    return {name: array for name, array in arrays.items() if name not in ("step", "num_arrays")}
+def prepared_set(tmp_path_factory):
+    path = tmp_path_factory.mktemp("tfds") / "data"
+    IdentityTinyJpeg(data_dir=str(path)).download_and_prepare()
+    return path
 
 
-class Restoring:
-    """A TrainingState of the network of tiny_config that restores from a folder and says what it took."""
-
-    def __init__(self, tiny_config):
-        network, rule = all_conv_resnet(tiny_config.model), optimizer(tiny_config)
-        rule.build(network.trainable_variables)
-        self.state = checkpoint.TrainingState(network, rule)
-
-    def __call__(self, folder, num_steps=4) -> int:
-        self.state.step = 0
-        self.state.restore(str(folder), num_steps)
-        return self.state.step
+@of_table(damage.TFDS | damage.TFDS_FROM_FILES)
+def test_a_damaged_set_of_tfds_is_refused(prepared_set, tmp_path, make, words):
+    shutil.copytree(prepared_set, tmp_path / "data")
+    config = DataConfig("identity_tiny_jpeg", str(tmp_path / "data"), image_size=8)
+    make(tmp_path / "data" / "identity_tiny_jpeg" / "1.0.0")
+    if make in [entry[0] for entry in damage.TFDS_FROM_FILES.values()]:
+        config = dataclasses.replace(config, dataset="identity_tiny_jpeg:1.0.0")
+    message = refused(load, config)
+    assert [word for word in words if word not in message] == [] and len(message) < 1000, message
 
 
-def save(folder, step, arrays, named=None):
-    path = checkpoint.save(str(folder), step, arrays)
-    return os.rename(path, folder / f"step_{named:08d}.npz") if named is not None else path
-
-
-def raw(path, arrays, compression=zipfile.ZIP_STORED, **headers):
-    """An .npz file by hand; headers: what an array declares as its shape."""
-    with zipfile.ZipFile(path, "w", compression) as archive:
-        for name, array in arrays.items():
-            buffer = io.BytesIO()
-            np.save(buffer, array)
-            content = buffer.getvalue()
-            if name in headers:
-                header = io.BytesIO()
-                described = {"descr": "<f4", "fortran_order": False, "shape": headers[name]}
-                np.lib.format.write_array_header_1_0(header, described)
-                content = header.getvalue()
-            archive.writestr(f"{name}.npy", content)
-
-
-def changed(arrays, name):
-    """The arrays of a checkpoint with one mistake."""
-    kernel = next(key for key in arrays if key.endswith("kernel"))
-    return {
-        "shape": arrays | {kernel: arrays[kernel][..., :1]},
-        "missing": {key: array for key, array in arrays.items() if key != kernel},
-        "more": arrays | {"variable/another": np.zeros(3)},
-        "objects": arrays | {kernel: np.full(arrays[kernel].shape, None)},
-        "no sums": {key: array for key, array in arrays.items() if not key.startswith("sum/")},
-        "sums of NaN": arrays | {"sum/loss": np.float64("nan")},
-        "no steps": {key: array for key, array in arrays.items() if key != "steps_summed"},
-        "0 steps": arrays | {"steps_summed": np.int64(0)},
-    }[name]
-
-
-SLOW = ("more", "no sums", "sums of NaN", "0 steps")
-MISTAKES = ["shape", "missing", "objects", "no steps", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_checkpoint_that_does_not_fit_is_skipped_and_the_one_before_taken(half, tiny_config, tmp_path, mistake):
-    restoring = Restoring(tiny_config)
-    save(tmp_path, 2, half)
-    save(tmp_path, 3, changed(half, mistake))
-    with pytest.warns(UserWarning, match="skipping the damaged checkpoint .*step_00000003"):
-        assert restoring(tmp_path) == 2
-    os.remove(tmp_path / "step_00000002.npz")
-    with pytest.warns(UserWarning, match="step_00000003"):
-        assert f"none of the 1 checkpoint(s) in {tmp_path} can be used" in refused(restoring, tmp_path)
-
-
-@pytest.mark.parametrize("shape", [(10**12,), (10**40,), (-1,)])
-@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_an_array_that_declares_what_no_file_holds_is_not_allocated(half, tmp_path, shape, compression):
-    arrays = half | {"step": np.int64(2), "num_arrays": np.int64(len(half) + 2)}
-    name = next(key for key in half if key.endswith("kernel"))
-    raw(tmp_path / "step_00000002.npz", arrays, compression, **{name: shape})
-    with pytest.warns(UserWarning, match="step_00000002"):
-        assert checkpoint.load_newest(str(tmp_path)) is None
-
-
-def test_a_checkpoint_that_unpacks_to_more_than_it_holds_is_not_read(tmp_path):
-    np.savez_compressed(tmp_path / "step_00000001.npz", a=np.zeros(10**7), step=1, num_arrays=3)
-    with pytest.warns(UserWarning, match="declares more than the file holds"):
-        assert checkpoint.load_newest(str(tmp_path)) is None
-
-
-def test_renamed_and_swapped_checkpoints_are_noticed(half, tiny_config, tmp_path):
-    restoring = Restoring(tiny_config)
-    save(tmp_path, 1, half | {"steps_summed": np.int64(1)})
-    save(tmp_path, 2, half, named=3)
-    with pytest.warns(UserWarning, match="step_00000003.npz: it is of step 2, not of the step in its name"):
-        assert restoring(tmp_path) == 1
-    save(tmp_path, 2, half)
-    os.rename(tmp_path / "step_00000001.npz", tmp_path / "kept")
-    os.rename(tmp_path / "step_00000002.npz", tmp_path / "step_00000001.npz")
-    os.rename(tmp_path / "kept", tmp_path / "step_00000002.npz")
-    with pytest.warns(UserWarning) as caught:
-        assert "none of the 3 checkpoint(s)" in refused(restoring, tmp_path)
-    assert len([w for w in caught if "not of the step" in str(w.message)]) == 3
-
-
-def test_a_checkpoint_of_a_step_after_the_last_is_not_the_end(half, tiny_config, tmp_path):
-    save(tmp_path, 50, half)
-    with pytest.warns(UserWarning, match="it is at step 50 of 4"):
-        assert "none of the 1 checkpoint(s)" in refused(Restoring(tiny_config), tmp_path)
-
-
-UNREADABLE = {
-    name: OSError(number, os.strerror(number)) for number, name in errno.errorcode.items() if name in ("EIO", "ESTALE")
-}
-
-
-@pytest.mark.parametrize(
-    "error", [*UNREADABLE.values(), MemoryError("Unable to allocate 9 GiB")], ids=[*UNREADABLE, "memory"]
-)
-def test_a_checkpoint_that_cannot_be_read_now_is_not_damaged(half, tiny_config, tmp_path, monkeypatch, error):
-    """An older one, or none, would cost the rows of metrics.csv since then."""
-    restoring = Restoring(tiny_config)
-    for step in (2, 3):
-        save(tmp_path, step, half)
-
-    def read_or_fail(path, read=checkpoint.read_arrays):
-        if "step_00000003" in path:
-            raise error
-        return read(path)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(checkpoint, "read_arrays", read_or_fail)
-        with pytest.raises(Unreadable, match="cannot read the checkpoint .*step_00000003.npz now: ") as raised:
-            restoring(tmp_path)
-    assert (error.strerror if isinstance(error, OSError) else str(error)) in str(raised.value)
-    assert restoring(tmp_path) == 3
-
-
-def test_a_checkpoint_that_is_gone_when_it_is_opened_is_skipped(half, tiny_config, tmp_path):
-    save(tmp_path, 2, half)
-    os.symlink(tmp_path / "gone", tmp_path / "step_00000003.npz")
-    with pytest.warns(UserWarning, match="step_00000003.npz: No such file"):
-        assert Restoring(tiny_config)(tmp_path) == 2
-
-
-def test_a_checkpoint_that_does_not_say_its_step_is_skipped(tmp_path):
-    np.savez(tmp_path / "step_00000006.npz", a=np.zeros(2), num_arrays=2)
-    with pytest.warns(UserWarning, match="it has no step number"):
-        assert checkpoint.load_newest(str(tmp_path)) is None
-
-
-def test_checkpoints_of_later_steps_and_folders_of_that_name_do_not_cost_the_new_ones(tmp_path):
-    (tmp_path / "step_00000001.npz").mkdir()
-    for step in range(50, 54):
-        save(tmp_path, step, ARRAYS, named=step + 100)
-    for step in range(2, 7):
-        checkpoint.save(str(tmp_path), step, ARRAYS)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        assert checkpoint.load_newest(str(tmp_path))[0] == 6
-    assert (tmp_path / "step_00000001.npz").is_dir() and (tmp_path / "step_00000150.npz").exists()
-
-
-def pipe(path):
-    os.mkfifo(path)
-
-
-def socket_file(path):
-    with socket.socket(socket.AF_UNIX) as end:
-        here = os.getcwd()
-        os.chdir(path.parent)  # the path of a socket is short
-        try:
-            end.bind(path.name)
-        finally:
-            os.chdir(here)
-
-
-NO_FILES = {
-    "pipe": pipe,
-    "socket": socket_file,
-    "folder": lambda path: path.mkdir(),
-    "device": lambda path: path.symlink_to("/dev/zero"),
-}
-
-
-@pytest.mark.parametrize("kind", NO_FILES)
-def test_what_is_no_file_is_not_waited_for(tmp_path, kind):
-    make = NO_FILES[kind]
-    make(tmp_path / "step_00000001.npz")
-    with pytest.warns(UserWarning, match="step_00000001"):
-        assert checkpoint.load_newest(str(tmp_path)) is None
-    make(tmp_path / "metrics.csv")
-    assert "metrics.csv" in refused(tables.read_metrics, str(tmp_path / "metrics.csv"))
-    assert "metrics.csv" in refused(tables.read_rows, str(tmp_path / "metrics.csv"))
-    make(tmp_path / "config.json")
-    with pytest.raises((ValueError, OSError), match="config.json"):
-        read_config_json(str(tmp_path))
-
-
-TABLES = {
-    "empty": "",
-    "NUL bytes": "step,loss\n1,\0\n",
-    "a long field": f"step,loss\n1,{'1' * 200_000}\n",
-    "a short row": "step,loss\n1,2\n2\n",
-    "no UTF-8": "step,loss\n1,\udcff\n",
-    "a formula": 'step,variant\n1,"=HYPERLINK(""http://x"")"\n',
-    "a formula in the head": "step,=1+1\n1,2\n",
-}
-METRICS = {
-    "header alone": [],
-    "a huge step": ["1e300", "0.1", "0.1", "0.1", "0.1"],
-    "a step below 0": ["-1", "0.1", "0.1", "0.1", "0.1"],
-    "an infinite loss": ["1", "-inf", "0.1", "0.1", "0.1"],
-    "an error above 1": ["1", "0.1", "0.1", "1e308", "0.1"],
-}
-
-
-@pytest.mark.parametrize("damage", TABLES)
-def test_a_damaged_table_is_refused_in_one_line(tmp_path, damage):
+@pytest.mark.parametrize("text", damage.TABLES.values(), ids=damage.TABLES)
+def test_a_damaged_table_is_refused(tmp_path, text):
     path = tmp_path / "table.csv"
-    path.write_bytes(TABLES[damage].encode(errors="surrogateescape"))
+    path.write_bytes(text.encode(errors="surrogateescape"))
     for read in (tables.read_rows, tables.read_metrics):
         message = refused(read, str(path))
         assert str(path) in message and len(message) < 500
 
 
-@pytest.mark.parametrize("damage", METRICS)
-def test_metrics_that_no_run_writes_are_refused_in_one_line(tmp_path, damage):
-    header, row = ",".join(tables._READ_COLUMNS), ",".join(METRICS[damage])
-    (tmp_path / "metrics.csv").write_text(f"{header}\n{row}\n" if row else f"{header}\n")
-    assert "as a run's metrics" in refused(tables.read_metrics, str(tmp_path / "metrics.csv"))
-
-
-def test_a_table_that_is_too_large_is_not_read(tmp_path):
-    with open(tmp_path / "metrics.csv", "w") as file:
-        file.truncate(10**10)  # of holes
-    assert "10,000,000,000 bytes" in refused(tables.read_metrics, str(tmp_path / "metrics.csv"))
-
-
-RECORDS = {
-    "empty": "",
-    "no kind": '{"config": {}, "status": "done"}',
-    "an unknown status": '{"kind": "train", "config": {}, "status": "asleep"}',
-    "no UTF-8": "\udcff",
-    "deep lists": "[" * 100_000,
-    "infinity": '{"config": {"learning_rate": Infinity}, "status": "done"}',
-    "a kind that is a list": '{"config": {}, "status": "done", "kind": ["train"]}',
-    "a number of 5,000 digits": f'{{"config": {{"seed": {"9" * 5000}}}, "status": "done"}}',
-    "true in place of a step": '{"config": {}, "status": "diverged", "diverged_at_step": true}',
-}
-
-
-@pytest.mark.parametrize("damage", RECORDS)
-def test_a_damaged_record_is_refused_in_one_line(tmp_path, damage):
-    (tmp_path / "config.json").write_bytes(content := RECORDS[damage].encode(errors="surrogateescape"))
+@pytest.mark.parametrize("text", damage.RECORDS.values(), ids=damage.RECORDS)
+def test_a_damaged_config_json_is_refused_and_stays(tmp_path, text):
+    (tmp_path / "config.json").write_bytes(content := text.encode(errors="surrogateescape"))
     message = refused(RunDirectory, str(tmp_path), TrainConfig())
     assert (tmp_path / "config.json").read_bytes() == content
     assert "config.json is not a run's config.json" in message and len(message) < 500
-
-
-FITTING = [("seed", 5), ("decay_steps", [])]
-
-
-@pytest.mark.parametrize("field", ["model", "seed", pytest.param("decay_steps", marks=pytest.mark.slow), "x\ny"])
-@pytest.mark.parametrize("value", [None, 5, "x" * 200_000, "\x1b[2J\n", [], {"a": {}}, True, -1e300])
-def test_a_config_of_other_types_is_another_config_in_one_short_line(tmp_path, field, value):
-    begin(tmp_path, TrainConfig())
-    record = json.loads((tmp_path / "config.json").read_text())
-    record["config"][field] = value
-    (tmp_path / "config.json").write_text(json.dumps(record))
-    if (field, value) != ("x\ny", None):  # as good as absent
-        message = refused(RunDirectory, str(tmp_path), TrainConfig())
-        assert message.isprintable() and len(message) < 5000
-    if (field, value) not in FITTING:
-        message = refused(from_json, TrainConfig(), record["config"])
-        assert message.isprintable() and len(message) < 500
-
-
-def test_a_config_comes_back_from_json_as_it_was(tiny_config, tmp_path):
-    begin(tmp_path, tiny_config)
-    assert from_json(TrainConfig(model=ModelConfig()), read_config_json(str(tmp_path))["config"]) == tiny_config
-
-
-def test_a_run_with_a_damaged_table_is_not_trained_on(tiny_run, tiny_config, tmp_path):
-    shutil.copytree(tiny_run, tmp_path / "run")
-    (tmp_path / "run" / "metrics.csv").write_text("step,loss\n")
-    assert "metrics.csv" in refused(training.train, tiny_config, str(tmp_path / "run"))

@@ -3,18 +3,16 @@
 The suite tries one of a kind; python -m pytest -m slow tests/launch/test_damaged_tables.py tries them on all launchers.
 """
 
-import csv
 import dataclasses
 import functools
-import io
 import os
-import random
 import shutil
 import signal
 
 import numpy as np
 import pytest
 from begun import begin, edit
+from damage import NO_FILES, damaged_table
 from launching import config_of
 from study_rows import of_figure, paper_rows
 
@@ -25,13 +23,6 @@ from launch import plot
 from theory import figures
 
 DRAWN = ("train", "ablations", "check_theory", "descent_map", "shortcut_study", "hessian_spectrum")
-NO_FILES = {
-    "pipe": os.mkfifo,
-    "folder": os.mkdir,
-    "device": lambda path: os.symlink("/dev/zero", path),
-    "link to nothing": lambda path: os.symlink("/none", path),
-}
-CELLS = ["", "x", "inf", "-inf", "nan", "-1", "0", "1e308", "1e-308", "9" * 400, "x" * 200_000, "\0", "\n", '"', ","]
 NUM_DAMAGES = 60  # of each table
 
 
@@ -105,30 +96,6 @@ def drawn_or_refused(run_dir) -> bool:
         return False
 
 
-def damaged(text: str, chance: random.Random) -> str:
-    """A table with one mistake: a cell, a column or a row changed, a byte, or a part that is missing."""
-    rows = list(csv.reader(io.StringIO(text)))
-    i, j = chance.randrange(len(rows)), chance.randrange(len(rows[0]))
-    damage = chance.randrange(8)
-    if damage < 3:
-        rows[i][j] = chance.choice(CELLS)
-    elif damage == 3:
-        rows = [[cell for k, cell in enumerate(row) if k != j] for row in rows]
-    elif damage == 4:
-        word = chance.choice(CELLS[:-5])
-        rows = [rows[0], *([word if k == j else cell for k, cell in enumerate(row)] for row in rows[1:])]
-    elif damage == 5:
-        rows = rows[:1] + chance.sample(rows[1:], chance.randrange(len(rows)))
-    elif damage == 6:
-        return text[: chance.randrange(len(text))]
-    else:
-        position = chance.randrange(len(text))
-        return text[:position] + chance.choice('\0\n\r,"x-9') + text[position + 1 :]
-    written = io.StringIO()
-    csv.writer(written).writerows(rows)
-    return written.getvalue()
-
-
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind, count", one_of_a_kind(("train", 6), rest=[(kind, NUM_DAMAGES) for kind in DRAWN]))
 def test_a_damaged_table_is_drawn_or_refused_in_one_line(runs, tmp_path, kind, count):
@@ -137,9 +104,9 @@ def test_a_damaged_table_is_drawn_or_refused_in_one_line(runs, tmp_path, kind, c
     outcomes = set()
     for name in tables(kind):
         path = tmp_path / "run" / name
-        text, chance = path.read_text(), random.Random(name)
+        text, chance = path.read_text(), np.random.default_rng([*name.encode()])
         for _ in range(count):
-            path.write_text(damaged(text, chance))
+            path.write_text(damaged_table(chance, text))
             outcomes.add(drawn_or_refused(tmp_path / "run"))
         path.write_text(text)
     assert False in outcomes
