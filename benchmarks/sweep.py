@@ -1,6 +1,6 @@
 """Time a sweep of learning rates and seeds as one descent against a loop of single runs.
 
-    python -m benchmarks.sweep                        40 seconds on 2 cores
+    python -m benchmarks.sweep                        under a minute on 2 cores
 
 The runs are those of Figure 9 (linear) and 10 (ReLU at mid) of launch.shortcut_study: 2-shortcut networks of
 width 10 on 60,000 samples. The loop is the same descent, one run at a time. The peer is the usual training
@@ -9,10 +9,9 @@ Loops are timed on a few runs, and the time is scaled to all of them.
 
 Measured on 2 cores of an Intel Xeon (AVX-512), TensorFlow 2.21, NumPy 2.4, medians of 3: the loop takes 16.2 times as
 long as the sweep at depth 16 and 6.25 times at depth 96 (85 linear runs), 1.7 times with ReLUs (9 runs), GradientTape
-1,034, 1,135 and 5.07 times. Of Figure 10's 9 rates 4 are given up, which makes its descent 2.22 times as fast. Seconds
-are of the epochs alone: the time of a descent of no epochs, with the same set-up, is subtracted. The first three are of
-a version that counted it, which favours the sweep, as the loop sets up every run: on one busy core of an AMD EPYC the
-ratio at depth 16 was 42 so and 38 without, with ReLUs 1.8 and 1.6.
+1,034, 1,135 and 5.07 times. Seconds are of the epochs alone: the time of a descent of no epochs, with the same set-up,
+is subtracted. These are of a version that counted it, which favours the sweep, as the loop sets up every run: on one
+busy core of an AMD EPYC the ratio at depth 16 was 42 so and 38 without, with ReLUs 1.8 and 1.6.
 
 A loop spends its time in starting operations on [d, d] matrices, which the sweep starts once for all runs: so
 the gain is large until the arithmetic of the sweep takes over, as at depth 96. With ReLUs every run is a pass
@@ -33,11 +32,10 @@ if TYPE_CHECKING:
     from shortcut_study.network import ShortcutNetwork
 
 WIDTH, NUM_SAMPLES = 10, 60_000
-NUM_PRUNED_SAMPLES = 6_000  # as networks with ReLUs have them in launch.shortcut_study
 TARGET = 20  # times as fast as the loop
 TIMED_RUNS = 2  # of a loop
-SWEEP, LOOP, PEER, ALL, PRUNED = "sweep", "loop", "GradientTape", "all rates", "pruned"
-PAIRS = {f"{slower} / {faster}": (slower, faster) for slower, faster in ((LOOP, SWEEP), (PEER, SWEEP), (ALL, PRUNED))}
+SWEEP, LOOP, PEER = "sweep", "loop", "GradientTape"
+PAIRS = {f"{slower} / {SWEEP}": (slower, SWEEP) for slower in (LOOP, PEER)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +49,6 @@ class SweepBenchmark(Benchmark):
       relu_runs: Number of runs (learning rates × seeds) in a sweep of networks with ReLUs.
       epochs: Number of timed epochs of linear networks.
       relu_epochs: Number of timed epochs of networks with ReLUs, and of the peer.
-      pruned_epochs: Number of epochs at Figure 10's learning rates, with all of them and with pruning.
       repeats: Rounds in which each is timed once; medians and ranges are over the rounds.
     """
 
@@ -61,7 +58,6 @@ class SweepBenchmark(Benchmark):
     relu_runs: int = option(9, at_least=1)
     epochs: int = option(100, at_least=1)
     relu_epochs: int = option(5, at_least=1)
-    pruned_epochs: int = option(200, at_least=1)
     repeats: int = option(3, at_least=1)
 
     def __post_init__(self) -> None:
@@ -75,7 +71,7 @@ def main(benchmark: SweepBenchmark) -> None:
     """Times sweep, loop and peer in turns for every network, and prints the table."""
     from shortcut_study.network import ShortcutNetwork
 
-    rng, repeats = np.random.default_rng(0), benchmark.repeats
+    rng = np.random.default_rng(0)
     x, y = rng.standard_normal((NUM_SAMPLES, WIDTH)), np.eye(WIDTH)[rng.integers(WIDTH, size=NUM_SAMPLES)]
     sweeps = [(depth, "linear", benchmark.runs, benchmark.epochs) for depth in benchmark.depths]
     sweeps += [(depth, "relu", benchmark.relu_runs, benchmark.relu_epochs) for depth in benchmark.relu_depths]
@@ -83,14 +79,9 @@ def main(benchmark: SweepBenchmark) -> None:
     for depth, mid, runs, epochs in sweeps:
         network = ShortcutNetwork.with_depth(WIDTH, depth, 2, mid=mid)
         cases = _measurements(network, x, y, runs, epochs, benchmark.relu_epochs)
-        rows[f"{mid}, depth {depth}, {runs} runs"] = interleaved(cases, repeats)
+        rows[f"{mid}, depth {depth}, {runs} runs"] = interleaved(cases, benchmark.repeats)
         print(f"{mid}, depth {depth}: done", flush=True)
-    for depth in benchmark.relu_depths:
-        network = ShortcutNetwork.with_depth(WIDTH, depth, 2, mid="relu")
-        count, cases = _pruning(network, x[:NUM_PRUNED_SAMPLES], y[:NUM_PRUNED_SAMPLES], benchmark.pruned_epochs)
-        rows[f"relu, depth {depth}, {count} given up"] = interleaved(cases, repeats)
-    title = f"s/epoch; target: {TARGET} × the loop; where rates are given up, s of {benchmark.pruned_epochs} epochs"
-    report(title, rows, PAIRS, repeats)
+    report(f"seconds per epoch; target: {TARGET} × the loop", rows, PAIRS, benchmark.repeats)
 
 
 def _measurements(
@@ -122,28 +113,6 @@ def _measurements(
         return seconds(train, starts[0], rates[0], peer_epochs) / peer_epochs * runs
 
     return {SWEEP: sweep, LOOP: loop, PEER: peer}
-
-
-def _pruning(
-    network: "ShortcutNetwork", x: np.ndarray, y: np.ndarray, epochs: int
-) -> tuple[str, dict[str, Callable[[], float]]]:
-    """Returns how many of Figure 10's learning rates are given up, and functions that return seconds of a descent."""
-    from shortcut_study.config import PRESETS, learning_rates
-    from shortcut_study.dataset import StudyData
-    from shortcut_study.dynamics import descend
-    from shortcut_study.figures.figure_10 import descend_pruned
-
-    rates = learning_rates(PRESETS["paper"].relu_rates_per_decade)
-    start = network.initialize("zero", seed=0)
-    whole = descend(network, np.stack([start] * len(rates)), x, y, rates, epochs)
-    found, bounded_by = descend_pruned(network, start, StudyData(x, y), rates, epochs)
-    kept = [i for i in range(len(rates)) if i not in bounded_by]
-    np.testing.assert_array_equal(found.losses[-1, kept], whole.losses[-1, kept])
-    assert all(whole.losses[-1, i] >= found.losses[-1, rates == rate] for i, rate in bounded_by.items())
-    return f"{len(bounded_by)} of {len(rates)}", {
-        ALL: lambda: seconds(descend, network, np.stack([start] * len(rates)), x, y, rates, epochs),
-        PRUNED: lambda: seconds(descend_pruned, network, start, StudyData(x, y), rates, epochs),
-    }
 
 
 def _gradient_tape_training(network: "ShortcutNetwork", x: np.ndarray, y: np.ndarray) -> Callable[..., list[float]]:

@@ -25,8 +25,7 @@ from benchmarks.train_step import StepBenchmark
         ("benchmarks.hessian --depths=4,8 --repeats=1", "8"),
         ("benchmarks.lanczos --repeats=1 --examples=16 --batch_size=8 --order=3", "trace, ours"),
         (
-            "benchmarks.sweep --depths=4 --relu_depths=2 --runs=2 --relu_runs=2 --epochs=2 "
-            "--relu_epochs=2 --pruned_epochs=20 --repeats=1",
+            "benchmarks.sweep --depths=4 --relu_depths=2 --runs=2 --relu_runs=2 --epochs=2 --relu_epochs=2 --repeats=1",
             "linear, depth 4, 2 runs",
         ),
         ("benchmarks.scaling --preset=mnist --repeats=1 --steps=2", "two workers / one process"),
