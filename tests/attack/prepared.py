@@ -140,7 +140,7 @@ def damaged(random, path: pathlib.Path, table: damage.Table) -> None:
     for name in random.choice(list(table), random.integers(1, 3)):
         try:
             table[name][0](path)
-        except (AttributeError, IndexError, KeyError, OSError, TypeError, ValueError, zipfile.BadZipFile):
+        except (AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError, zipfile.BadZipFile):
             break  # it is damaged beyond that already
     if path.is_file() and 0 < path.stat().st_size < 10**6 and random.random() < 0.5:
         path.write_bytes(damage.flipped(random, path.read_bytes()))
