@@ -145,23 +145,12 @@ def wrong_arrays(random, folder):
         array = found[name]
         types = ["<f8", "<f2", "?", "<i8", ">i4", "u8", "i1", "c8", "U3", "M8[s]", "f16"]
         changes = [
-            lambda a: a.astype(pick(random, types)),
-            lambda a: a[:0],
-            lambda a: a[..., None, None],
-            lambda a: a.ravel(),
-            lambda a: a[0],
-            lambda a: a.astype(float) * np.nan,
-            lambda a: a.astype(float) - 1e308,
-            lambda a: a.astype(int) * 2**40,
-            lambda a: -a.astype(int),
-            lambda a: a * 0,
-            lambda a: np.asfortranarray(a),
-            lambda a: np.eye(10)[a.ravel() % 10],
-            lambda a: a[:1],
-            lambda a: np.moveaxis(a, -1, 0),
-            lambda a: np.concatenate([a, a]),
+            lambda a: a.astype(pick(random, types)), lambda a: a[:0], lambda a: a[..., None, None], np.ravel,
+            lambda a: a[0], lambda a: a.astype(float) * np.nan, lambda a: a.astype(float) - 1e308, lambda a: a[:1],
+            lambda a: a.astype(int) * 2**40, lambda a: -a.astype(int), lambda a: a * 0, np.asfortranarray,
+            lambda a: np.eye(10)[a.ravel() % 10], lambda a: np.moveaxis(a, -1, 0), lambda a: np.concatenate([a, a]),
             lambda a: a.astype(float) / 1e300,
-        ]
+        ]  # fmt: skip
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             found[name] = pick(random, changes)(array) if array.ndim and array.size else array
