@@ -242,6 +242,7 @@ def set_activation(config) -> None:
     layers(config)[1]["config"]["activation"] = made
 
 
+FOREIGN = "which no network of this project has"
 DAMAGED, ONE_EACH = "it is damaged, or not a network of this project", "each once, and no more"
 EVIL = {"module": "evil", "class_name": "Evil", "registered_name": "Evil"}
 ZEROS = {"class_name": "Zeros", "config": {"x": 1}}
@@ -264,10 +265,10 @@ KERAS: Table = {
     "weights in another file": (
         last_weights(lambda file, name: file.create_dataset(name, (8, 10), "f4", external=[("/dev/zero", 0, 320)])),
     ),
-    "TFSMLayer": (described(add_tfsm_layer), ),
-    "TFSMLayer's constructor": (described(set_activation), ),
-    "Lambda": (described(lambda c: layers(c)[1].update(class_name="Lambda")), ),
-    "a foreign module": (described(lambda c: layers(c)[1].update(EVIL)), ),
+    "TFSMLayer": (described(add_tfsm_layer), FOREIGN),
+    "TFSMLayer's constructor": (described(set_activation), FOREIGN),
+    "Lambda": (described(lambda c: layers(c)[1].update(class_name="Lambda")), FOREIGN),
+    "a foreign module": (described(lambda c: layers(c)[1].update(EVIL)), FOREIGN),
     "deep": (described(lambda c: json.loads("[" * 900 + "]" * 900)), ),
     "junk": (lambda path: path.write_bytes(b"junk"), ),
     **{name: (replaced_by(name), ) for name in NO_FILES},
