@@ -48,10 +48,14 @@ def test_a_damaged_npz_file_is_refused(tmp_path, make, words):
 
 
 def save_another_network(path):
-    keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]).save(path)
+    x = keras.Input((3,))
+    keras.Model(x, keras.layers.Dense(2)(x)).save(path)
 
 
-@of_table(damage.KERAS | {"another shape": (save_another_network,)}, slow=("deep", "folder", "link to nothing"))
+@of_table(
+    damage.KERAS | {"another shape": (save_another_network, "one number per class")},
+    slow=("deep", "folder", "link to nothing"),
+)
 def test_a_damaged_network_is_refused(tiny_run, tmp_path, make, words):
     path = shutil.copy(tiny_run / "model.keras", tmp_path / "model.keras")
     make(path)
