@@ -265,6 +265,7 @@ KERAS: Table = {
     "weights in another file": (
         last_weights(lambda file, name: file.create_dataset(name, (8, 10), "f4", external=[("/dev/zero", 0, 320)])),
     ),
+    "a NaN": (last_weights(lambda file, name: file.__setitem__(name, np.full((8, 10), np.nan, "f4"))), "NaN"),
     "TFSMLayer": (described(add_tfsm_layer), FOREIGN),
     "TFSMLayer's constructor": (described(set_activation), FOREIGN),
     "Lambda": (described(lambda c: layers(c)[1].update(class_name="Lambda")), FOREIGN),

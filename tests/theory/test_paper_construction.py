@@ -36,34 +36,6 @@ def test_the_printed_construction_misses_the_printed_bound_that_polar_meets(num_
 
 
 @pytest.mark.parametrize(
-    "num_layers, failing",
-    [
-        (3, [(0, 1)]),
-        (4, [(0, 4 / 3)]),
-        (5, [(1.4822, 5 / 3)]),
-        (6, []),
-        (7, [(0, 0.4779)]),
-        (8, [(0, 1.1445)]),
-        (9, [(0, 0.0539), (1.0047, 1.8112)]),
-        (10, [(0, 0.5253), (2.1255, 2.4779)]),
-        (11, [(0, 0.9967)]),
-        (12, [(0, 1.4681)]),
-        (13, [(0, 0.1445), (0.7620, 1.9395)]),
-        (15, [(0, 0.8112), (2.5639, 2.8823)]),
-        (16, [(0, 1.1445)]),
-        (32, [(0, 0.5583)]),
-    ],
-)
-def test_the_printed_bound_is_missed_on_these_intervals_of_gamma_and_nowhere_else(num_layers, failing):
-    edges = np.array(failing).ravel()
-    for gamma in np.linspace(1e-3, num_layers / 3, 400):
-        meets = paper_construction.meets_printed_bound(gamma, num_layers)
-        assert meets == (least_worst_norm(gamma, num_layers) <= printed(gamma, num_layers))
-        if not len(edges) or np.abs(edges - gamma).min() > 1e-4:
-            assert meets == (not any(low < gamma < high for low, high in failing))
-
-
-@pytest.mark.parametrize(
     "remainder, failing", [(0, [(0, 16 / 3)]), (1, [(0, 4 / 3), (4, 20 / 3)]), (2, [(0, 8 / 3)]), (3, [(0, 4)])]
 )
 def test_for_many_layers_the_printed_bound_is_missed_for_small_gamma_times_layers(remainder, failing):
