@@ -21,13 +21,6 @@ def test_the_preconditioner_is_the_velocity_as_a_matrix_and_is_identity_for_one_
     np.testing.assert_allclose(balancedness.preconditioner(W, 1), np.eye(9), atol=1e-12)
 
 
-@pytest.mark.parametrize("num_layers, smallest", [(1, 0.5), (4, 0.5), (3, -0.2)])
-def test_the_margin_s_bound_and_rate_are_their_formulas(num_layers, smallest):
-    power = max(smallest, 0) ** (2 - 2 / num_layers)
-    assert balancedness.margin_bound(num_layers, smallest, 3.0) == pytest.approx(4 * num_layers * power * 3)
-    assert balancedness.margin_rate(num_layers, smallest, 0.01) == pytest.approx(1 - 2 * 0.01 * num_layers * power)
-
-
 def test_the_deficiency_margin_is_the_least_singular_value_less_the_distance():
     R, W = np.array([[2.0, 1.0, 0.0], [0.0, 1.0, 0.5], [0.0, 0.0, 0.7]]), np.eye(3)
     expected = np.linalg.svd(R)[1][2] - np.sqrt(1 + 1 + 0.25 + 0.09)

@@ -6,35 +6,12 @@ import numpy as np
 import pytest
 from scipy import integrate
 
-from theory.derivatives import complex_step_gradient
 from theory.descent import saddle_escape, update_rules
 from theory.shortcut import networks
 
 
 def orthogonal(d=3, seed=0):
     return np.linalg.qr(np.random.default_rng(seed).standard_normal((d, d)))[0]
-
-
-@pytest.mark.parametrize("shortcut_depth", [1, 2, 3])
-def test_the_gradient_is_that_of_li_et_al_on_whitened_data(shortcut_depth):
-    rng = np.random.default_rng(shortcut_depth)
-    weights, gap = 0.4 * rng.standard_normal((3, shortcut_depth, 4, 4)), rng.standard_normal((4, 4))
-    x = 2 * np.eye(4)
-    risk, gradient = saddle_escape.risk_and_gradient(weights, gap)
-    assert risk == pytest.approx(networks.loss(weights, x, x @ (np.eye(4) + gap).T))
-    by_complex_steps = complex_step_gradient(networks.loss, weights, x, x @ (np.eye(4) + gap).T)
-    np.testing.assert_allclose(gradient, by_complex_steps, atol=1e-12)
-
-
-@pytest.mark.parametrize("shortcut_depth", [1, 2, 3])
-def test_an_aligned_start_is_small_in_every_factor_and_stays_aligned(shortcut_depth):
-    gap = 0.7 * orthogonal()
-    start = saddle_escape.aligned_start(0.1, shortcut_depth, gap)
-    np.testing.assert_allclose(np.linalg.svd(start, compute_uv=False), 0.1)
-    np.testing.assert_allclose(networks.linear_map(start) - np.eye(3), 0.1**shortcut_depth * orthogonal(), atol=1e-12)
-    moved = start - 0.1 * saddle_escape.risk_and_gradient(start, gap)[1]
-    size = 0.1 + 0.1 * 0.1 ** (shortcut_depth - 1) * (0.7 - 0.1**shortcut_depth)
-    np.testing.assert_allclose(moved, saddle_escape.aligned_start(size, shortcut_depth, gap), atol=1e-12)
 
 
 def test_at_exactly_zero_nothing_moves_but_the_1_shortcut():
@@ -72,19 +49,6 @@ def test_momentum_sums_gradients_and_orthogonalised_updates_look_ahead():
     assert update_rules.direction("descent", g, buffer) == (g, buffer)
     with pytest.raises(ValueError, match="'adam'"):
         update_rules.direction("adam", g, buffer)
-
-
-@pytest.mark.parametrize("num_units", [1, 2, 5])
-@pytest.mark.parametrize("shortcut_depth", [1, 2, 3])
-def test_the_reach_and_its_slope_are_met_by_weights_that_all_point_away(num_units, shortcut_depth):
-    """W = N₁·I for gap = −σI: then ‖W − I‖ and ‖∂L/∂W‖ = g N₁ⁿ⁻¹ are as large as they can be."""
-    gap = -1.7 * np.eye(3)
-    end, slope = saddle_escape.reach(num_units, shortcut_depth, gap)
-    weights = end * np.broadcast_to(np.eye(3), (num_units, shortcut_depth, 3, 3))
-    product = networks.linear_map(weights) - np.eye(3)
-    assert np.linalg.norm(product) == pytest.approx((1 - 0.5**0.5) * np.linalg.norm(gap))
-    gradient = saddle_escape.risk_and_gradient(weights, gap)[1]
-    np.testing.assert_allclose(np.linalg.norm(gradient, 2, axis=(2, 3)), slope * end ** (shortcut_depth - 1))
 
 
 def test_the_reach_of_a_gap_of_one_direction_has_the_frobenius_norm_over_the_root_of_d():
