@@ -6,16 +6,16 @@
     print(spectrum)            # extreme eigenvalues, trace and density, each with its error
     spectrum.plot()            # the density of the eigenvalues, a Matplotlib figure
 
-    Hessian(model, x, y, loss=None, …)       the operator: h @ v, h.shape, h.spectrum(), h.diagonal(), h.per_layer(),
-                                             h.landscape(), h.to_scipy(); of the Gauss–Newton matrix too
+    Hessian(model, x, y, loss=None, …)       the operator: h @ v, h.shape, h.spectrum(), h.trace(), h.diagonal(),
+                                             h.per_layer(), h.landscape(), h.to_scipy(); of the Gauss–Newton matrix too
     spectrum(model, x, y, …), diagonal, …    the same in one call: Hessian(model, x, y).spectrum()
     HessianCallback(x, y, log_dir, …)        during training: a callback of model.fit, for TensorBoard
     with_dtype(model, "float64")             a copy of a model in another type; Hessian(…, dtype="float64") needs none
 
 That is all that a user needs; each is loaded when it is first asked for, so that a spectrum can be drawn again without
-waiting for TensorFlow. In the modules: lanczos, quadrature, deflation and hutchinson, which know a matrix by its
-products alone; operator, the only place that makes a product, of an objective, by a backend, after checks; watched and
-kept, a bar and a folder around it; model_spectrum, landscapes and report, what is printed and drawn.
+waiting for TensorFlow. In the modules: lanczos, quadrature, deflation, hutchinson and xtrace, which know a matrix by
+its products alone; operator, the only place that makes a product, of an objective, by a backend, after checks; watched
+and kept, a bar and a folder around it; model_spectrum, landscapes and report, what is printed and drawn.
 """
 
 import importlib
@@ -25,6 +25,7 @@ _MODULES = {
     "Hessian": "operator",
     "ModelSpectrum": "model_spectrum",
     "spectrum": "operator",
+    "trace": "operator",
     "diagonal": "operator",
     "per_layer": "operator",
     "landscape": "operator",

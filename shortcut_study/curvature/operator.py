@@ -29,6 +29,7 @@ from shortcut_study.curvature.landscapes import Landscape, losses_around
 from shortcut_study.curvature.model_spectrum import ModelSpectrum, PartSpectra, part_row, parts, positions
 from shortcut_study.curvature.objective import Objective, first_reason, flat, loss_name, loss_of
 from shortcut_study.curvature.watched import Watched
+from shortcut_study.curvature.xtrace import Trace, xtrace
 
 BACKENDS = {name: f"shortcut_study.curvature.{name}_backend" for name in ("tensorflow", "jax")}
 PRECISIONS = "highest", "high", "default"
@@ -286,7 +287,7 @@ class Hessian:
     ) -> Hutchinson:
         """Returns the diagonal and the trace, with errors, by Hutchinson's estimator.
 
-        For the trace alone `spectrum` takes fewer products.
+        For the trace alone `trace` takes fewer products.
 
         Args:
           num_vectors, **accuracy: num_vectors, tolerance, seed, as for `hutchinson`.
@@ -297,6 +298,20 @@ class Hessian:
             found = hutchinson(watched.product(), self.shape[0], num_vectors, dtype=self.dtype, **accuracy)
             watched.plan("", found.num_vectors, is_final=True)
         return found
+
+    def trace(
+        self, *, num_products: int = 60, seed: int = 0, path: str | os.PathLike | None = None, progress: bool = True
+    ) -> Trace:
+        """Returns the trace with its error, by XTrace (Epperly, Tropp & Webber 2024).
+
+        Args:
+          num_products: int. At least 4. So many vectors of all weights are held in memory.
+          seed: int. Of the random vectors.
+          path, progress: As for `spectrum`.
+        """
+        with Watched(self, path, progress) as watched:
+            watched.plan("", min(num_products, self.shape[0]))
+            return xtrace(watched.product(), self.shape[0], num_products, seed, self.dtype)
 
     def per_layer(
         self,
@@ -382,6 +397,11 @@ def spectrum(model: keras.Model, x: Any, y: Any = None, loss: Any = None, **opti
 def diagonal(model: keras.Model, x: Any, y: Any = None, loss: Any = None, **options: Any) -> Hutchinson:
     """Returns the diagonal of the Hessian of a model, and its trace: Hessian(model, x, y, loss, …).diagonal(…)."""
     return _measured("diagonal", model, x, y, loss, options)
+
+
+def trace(model: keras.Model, x: Any, y: Any = None, loss: Any = None, **options: Any) -> Trace:
+    """Returns the trace of the Hessian of a model: Hessian(model, x, y, loss, …).trace(…)."""
+    return _measured("trace", model, x, y, loss, options)
 
 
 def per_layer(model: keras.Model, x: Any, y: Any = None, loss: Any = None, **options: Any) -> PartSpectra:
