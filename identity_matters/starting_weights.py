@@ -1,6 +1,8 @@
 """The start of fine-tuning: weights of another network where they fit, and frozen layers."""
 
+import hashlib
 import os
+from typing import Any
 
 import keras
 from keras import ops
@@ -9,8 +11,10 @@ from identity_matters.fields import require, split_names
 from identity_matters.pretrained import load
 from identity_matters.safe_loading import load_network
 
+DIGEST = "init_digest"  # in config.json: a run that begins once more must begin with the same weights
 
-def take_weights(network: keras.Model, source: str) -> str:
+
+def take_weights(network: keras.Model, source: str, contents: dict[str, Any] | None = None) -> str:
     """Copies to a network the weights of another one that have the same name and shape; the others stay as they are.
 
     If only the other network takes colour images, its first kernel is summed over the colours: this network then gives
@@ -19,14 +23,23 @@ def take_weights(network: keras.Model, source: str) -> str:
     Args:
       network: keras.Model.
       source: The directory of a run, the path of a model.keras, or the name of a network that ships with the package.
+      contents: The config.json of a run that begins with these weights. Their digest is added to it, unless it is
+        there; runs of older versions have none.
 
     Returns:
       A line that says how many weights were copied and which variables are new.
 
     Raises:
-      UserError: there is no such network, or none of its weights fit.
+      UserError: there is no such network, none of its weights fit, or it has other weights than contents says.
     """
     sources = {variable.path: variable for variable in load_source(source).variables}
+    contents = {} if contents is None else contents
+    known, now = contents.get(DIGEST), _digest(sources)
+    require(
+        known in (None, now),
+        f"init_from {source} has changed since the run began with its weights: their digest was {known}, now {now}; "
+        "put the network of that time there, or choose another run_dir",
+    )
     taken, new, summed = 0, [], ""
     for variable in network.variables:
         other, shape = sources.get(variable.path), tuple(variable.shape)
@@ -40,8 +53,18 @@ def take_weights(network: keras.Model, source: str) -> str:
             continue
         taken += 1
     require(taken > 0, f"init_from {source} has no weights of the names and shapes that this network has")
+    contents[DIGEST] = now
     rest = f"new: {', '.join(new)}" if new else "none is new"
     return f"{taken} of the network's {taken + len(new)} variables begin with the weights of {source}{summed}; {rest}"
+
+
+def _digest(variables: dict[str, keras.Variable]) -> str:
+    """Returns a digest of variables by path: of their names, shapes and values, not of the file that holds them."""
+    digest = hashlib.blake2b(digest_size=8)
+    for path, variable in variables.items():
+        array = ops.convert_to_numpy(variable)
+        digest.update(f"{path} {array.dtype} {array.shape}".encode() + array.tobytes())
+    return digest.hexdigest()
 
 
 def _is_of_colours(shape: tuple[int, ...], grey: tuple[int, ...]) -> bool:

@@ -97,7 +97,8 @@ def load_model(
       kept: str. The path of a copy of that checkpoint, where there is one.
 
     Raises:
-      UserError: the network is damaged, the step has no checkpoint, or the network that the run began with is gone.
+      UserError: the network is damaged, the step has no checkpoint, or the network that the run began with is gone or
+        has changed.
     """
     if at_step < 0 and pretrained:
         from identity_matters.pretrained import load
@@ -112,7 +113,7 @@ def load_model(
     network = networks.build(dataclasses.replace(config.model, mixed_precision=False), config.seed)
     if not at_step:
         if config.init_from:
-            note(take_weights(network, config.init_from))
+            note(take_weights(network, config.init_from, read_config_json(saved_run)))
         return network, ""
     is_kept = os.path.exists(kept)
     path = kept if is_kept else checkpoint.find(os.path.join(saved_run, "checkpoints"), at_step)

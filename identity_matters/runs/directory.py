@@ -3,7 +3,8 @@
 The same directory with the same config continues the run; with another it is an error. config.json is written under the
 directory's lock, once the run begins: a mistake that is found before leaves none. Its command, the folder where that
 was given and its config are those of the latest call that computed something, its versions those of the first. It
-holds a digest of the data of a training run, a study or a spectrum: data may be moved, but not changed.
+holds a digest of the data of a training run, a study or a spectrum: data may be moved, but not changed. Another digest
+is that of the weights of `init_from`.
 """
 
 import contextlib
@@ -31,7 +32,7 @@ _LOCK = ".lock"
 LOCK_TIMEOUT = 180  # seconds; an NFS server keeps the lock of a lost machine for about 90
 _LASTING_KEYS = (
     "kind", "command", "folder", "config", "data", "data_digest", "weights_digest", "versions", "event_files",
-    "class_names",
+    "class_names", "init_digest",
 )  # fmt: skip
 _WRITTEN_BEFORE = ("workers.log",)  # by launch.cluster; hidden files, .DS_Store say, may be there too
 _PACKAGES = ("keras", "tensorflow", "jax", "numpy")

@@ -1,17 +1,20 @@
 """Runs that go on longer, begin with the weights of another network, or keep some layers as they are."""
 
 import dataclasses
+import json
+import os
 import shutil
 
 import numpy as np
 import pytest
-from begun import begin
+from begun import begin, edit
 from refusals import refused
 
 from identity_matters import training
 from identity_matters.config import TrainConfig
 from identity_matters.model import ModelConfig, all_conv_resnet
-from identity_matters.runs import checkpoint
+from identity_matters.runs import checkpoint, files
+from identity_matters.runs.config_json import config_of, read_config_json
 from identity_matters.runs.tables import read_metrics
 from identity_matters.safe_loading import load_network
 from identity_matters.starting_weights import freeze, take_weights
@@ -134,6 +137,71 @@ def test_a_run_begins_with_another_and_keeps_what_is_frozen(tiny_config, whole, 
     monkeypatch.setattr(training, "write_results", lambda *_: None)
     row = training.train(tiny_config, tmp_path / "by_argument", init_from=whole / "model.keras")
     assert row["step"] == 4
+
+
+@pytest.mark.parametrize(
+    "place, later, refuses",
+    [
+        ("source", "tiny_run", True),  # another network at the path, as when the run there goes on
+        ("source/model.keras", "tiny_run", True),
+        ("source", "whole", False),  # the same weights in another file
+        ("source", "", True),  # nothing is there any more
+    ],
+)
+@pytest.mark.parametrize("has_digest", [True, False])
+def test_a_run_begins_again_with_the_weights_of_its_first_beginning(
+    place, later, refuses, has_digest, tiny_config, tiny_run, whole, tmp_path, monkeypatch, without_results
+):
+    def put(name):
+        shutil.rmtree(tmp_path / "source", ignore_errors=True)
+        if name:
+            shutil.copytree({"tiny_run": tiny_run, "whole": whole}[name], tmp_path / "source")
+            os.utime(tmp_path / "source" / "model.keras", (0, 0))
+
+    def begun_again():
+        """The run that a kill before its first checkpoint leaves, and the same command."""
+        for name in ("checkpoints", "metrics.csv"):
+            files.remove(str(run / name))
+        edit(run, status="running")
+        training.train(tuned, str(run))
+
+    monkeypatch.chdir(tmp_path)
+    put("whole")
+    run, tuned = tmp_path / "run", dataclasses.replace(tiny_config, init_from=place)
+    training.train(tuned, str(run))
+    (_, expected), digest = final(run), json.loads((run / "config.json").read_text())["init_digest"]
+    if not has_digest:  # of an older version
+        edit(run, init_digest=None)
+    put(later)
+    if refuses and (has_digest or not later):
+        reason = "has changed since the run began" if later else "source"
+        assert reason in refused(begun_again)
+        assert reason in refused(load_model, tuned, str(run), at_step=0)
+        assert json.loads((run / "config.json").read_text())["init_digest"] == (digest if has_digest else None)
+        put("whole")
+    else:
+        load_model(tuned, str(run), at_step=0)
+    begun_again()
+    is_same = has_digest or later != "tiny_run"
+    assert (json.loads((run / "config.json").read_text())["init_digest"] == digest) == is_same
+    assert all(np.array_equal(array, expected[name]) for name, array in final(run)[1].items()) == is_same
+
+
+def test_a_source_from_another_folder_is_another_one(tiny_config, tiny_run, whole, tmp_path, monkeypatch, launch):
+    """A relative path means what it meant where the run was started, in every command that begins with its weights."""
+    for folder, source in (("first", whole), ("second", tiny_run)):
+        shutil.copytree(source, tmp_path / folder / "source")
+    monkeypatch.chdir(tmp_path / "first")
+    training.train(dataclasses.replace(tiny_config, init_from="source"), "run")
+    monkeypatch.chdir(tmp_path / "second")
+    record = read_config_json("../first/run")
+    config = config_of(record, TrainConfig())
+    assert config.init_from == str(tmp_path / "first" / "source")
+    load_model(config, "../first/run", at_step=0)
+    shutil.rmtree(tmp_path / "first" / "source")
+    for name, flags in (("near_identity", ["--examples=10"]), ("hessian_spectrum", ["--examples=10", "--order=2"])):
+        code, _, err = launch(name, "--saved_run=../first/run", "--at_step=0", f"--run_dir={name}", *flags)
+        assert code == 1 and "has changed since the run began" in err.splitlines()[-1], err
 
 
 def test_what_cannot_be_begun_with_is_one_line_and_leaves_nothing(tiny_config, tiny_run, tmp_path):
