@@ -1,45 +1,69 @@
 """The spectral norm of a convolution, as a linear map of whole images: `conv_norm(kernel, shape)`."""
 
+from typing import Literal
+
 import numpy as np
 from scipy.sparse.linalg import LinearOperator, svds
 
 
-def conv_norm(kernel: np.ndarray, shape: tuple[int, int], stride: int = 1, scale: np.ndarray | float = 1.0) -> float:
+def conv_norm(
+    kernel: np.ndarray,
+    shape: tuple[int, int],
+    strides: int | tuple[int, int] = 1,
+    scale: np.ndarray | float = 1.0,
+    dilation: int | tuple[int, int] = 1,
+    padding: Literal["same", "valid"] = "same",
+    groups: int = 1,
+) -> float:
     """Returns the spectral norm of a convolution, the largest ‖diag(scale) C x‖/‖x‖ over all images x.
 
-    The convolution is padded with zeros to keep the resolution, as Keras's "same". Found to 0.1 % by ARPACK.
+    It is found to 0.1 % by ARPACK.
 
     >>> round(conv_norm(np.full((1, 1, 1, 1), -3.0), (4, 4)), 6)
     3.0
 
     Args:
-      kernel: [k, k, c, c'].
+      kernel: [k, k', c / groups, c'].
       shape: Height and width of x, pixels.
-      stride: Its steps, pixels.
+      strides, dilation: Pixels from one place of the kernel to the next, and from one of its weights to the next; one
+        number, or one down and one across.
       scale: float or [c']. Multiplies the output's channels.
+      padding: As Keras's: same pads with zeros so that strides of 1 keep the resolution, valid with none.
+      groups: The channels of the input and of the output come in so many groups, each convolved on its own.
     """
-    size, num_inputs, num_outputs = kernel.shape[0], *kernel.shape[2:]
-    out = tuple(-(-side // stride) for side in shape)
-    padding = [max((o - 1) * stride + size - side, 0) for o, side in zip(out, shape)]
-    before = [total // 2 for total in padding]
-    padded = [side + total for side, total in zip(shape, padding)]
-    inner = np.s_[before[0] : before[0] + shape[0], before[1] : before[1] + shape[1]]
     kernel = np.asarray(kernel * scale, np.float32)
+    # Groups share no channel, so the map is block-diagonal, and its norm is that of its largest block.
+    return max(
+        _ungrouped_norm(part, shape, np.broadcast_to(strides, 2), np.broadcast_to(dilation, 2), padding)
+        for part in np.split(kernel, groups, axis=-1)
+    )
 
-    def windows(i: int, j: int) -> tuple[slice, slice]:
-        return np.s_[i : i + stride * out[0] : stride, j : j + stride * out[1] : stride]
+
+def _ungrouped_norm(
+    kernel: np.ndarray, shape: tuple[int, int], strides: np.ndarray, dilation: np.ndarray, padding: str
+) -> float:
+    (num_inputs, num_outputs), spans = kernel.shape[2:], (np.array(kernel.shape[:2]) - 1) * dilation + 1
+    out = -(-np.array(shape) // strides) if padding == "same" else (shape - spans) // strides + 1
+    total = np.maximum((out - 1) * strides + spans - shape, 0)
+    padded, before = shape + total, total // 2
+    inner = np.s_[before[0] : before[0] + shape[0], before[1] : before[1] + shape[1]]
+
+    def window(*place: int) -> tuple[slice, ...]:
+        """Returns the pixels that the weight at a place of the kernel multiplies."""
+        starts = place * dilation
+        return tuple(slice(start, start + step * count, step) for start, step, count in zip(starts, strides, out))
 
     def multiply(x: np.ndarray) -> np.ndarray:
         image, result = np.zeros((*padded, num_inputs), np.float32), np.zeros((*out, num_outputs), np.float32)
         image[inner] = x.reshape(*shape, num_inputs)
-        for i, j in np.ndindex(size, size):
-            result += image[windows(i, j)][: out[0], : out[1]] @ kernel[i, j]
+        for place in np.ndindex(kernel.shape[:2]):
+            result += image[window(*place)] @ kernel[place]
         return result.ravel()
 
     def multiply_transposed(y: np.ndarray) -> np.ndarray:
         result, y = np.zeros((*padded, num_inputs), np.float32), y.reshape(*out, num_outputs)
-        for i, j in np.ndindex(size, size):
-            result[windows(i, j)][: out[0], : out[1]] += y @ kernel[i, j].T
+        for place in np.ndindex(kernel.shape[:2]):
+            result[window(*place)] += y @ kernel[place].T
         return result[inner].ravel()
 
     dims = int(np.prod(out)) * num_outputs, int(np.prod(shape)) * num_inputs

@@ -8,6 +8,7 @@ b(x) is C₂ReLU(C₁x) in Hardt & Ma. Their Theorem 2.1 gives linear networks o
 that ReLU leaves above 0; and the error of the network without the block.
 """
 
+import functools
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +20,7 @@ import threadpoolctl
 from keras import layers, ops
 
 from identity_matters.convolution_norm import conv_norm
-from identity_matters.errors import UserError
+from identity_matters.errors import note
 from identity_matters.fields import require
 from identity_matters.model import forward_flops
 from identity_matters.optimization import is_among_highest
@@ -27,6 +28,12 @@ from identity_matters.runs.tables import read_rows, write_metrics
 
 BATCH_SIZE = 100
 Batches = list[np.ndarray]
+# Layers without weights that no ‖x‖/‖x′‖ of two inputs grows in. Max-pooling is none of them: its windows may overlap.
+_AT_MOST_1 = (
+    layers.ReLU, layers.ZeroPadding2D, layers.Cropping2D, layers.AveragePooling2D, layers.Identity,
+    layers.Dropout, layers.SpatialDropout2D, layers.GaussianNoise,
+)  # fmt: skip
+_ACTIVATIONS = keras.activations.linear, keras.activations.relu, keras.activations.tanh, keras.activations.sigmoid
 
 
 class Block(NamedTuple):
@@ -34,7 +41,7 @@ class Block(NamedTuple):
 
     Attributes:
       name: str, such as stage2_block1.
-      path: The layers of the branch that hold weights, in their order.
+      path: The layers and operations of the branch, in their order.
       branch: keras.Model from the input [n, h, w, c] to a list: b(x) [n, h', w', c'], then what each ReLU in it gives.
       stream: keras.Model from the input to s(x) [n, h', w', c'], or None where that is x.
       whole: keras.Model from the input to s(x) + b(x).
@@ -55,7 +62,8 @@ class Block(NamedTuple):
 
     def __call__(self, x: np.ndarray) -> list[np.ndarray]:
         """Returns s(x), b(x) and the outputs of each ReLU inside the branch, in inference mode."""
-        branch = [ops.convert_to_numpy(part) for part in self.branch(x, training=False)]
+        # Keras gives one output as it is, and not in a list.
+        branch = [ops.convert_to_numpy(part) for part in keras.tree.flatten(self.branch(x, training=False))]
         return [self.without(x), *branch]
 
     def without(self, x: np.ndarray) -> np.ndarray:
@@ -69,32 +77,54 @@ def split(network: keras.Model) -> list[Block]:
     The network's logits are those of the last block's `rest` after all blocks.
 
     Raises:
-      UserError: it is not a chain of blocks that end in an Add layer of stream and branch.
+      UserError: it is not a chain of blocks that end in an Add layer of stream and branch, of which the branch has more
+        layers with weights, whichever comes first.
     """
     start, blocks = network.inputs[0], []
     for add in network.layers:
         if not isinstance(add, layers.Add):
             continue
-        stream, branch = add.input
-        inside = _operations(branch, start) - _operations(stream, start)
-        path = [layer for layer in network.layers if layer in inside]
-        hidden = [layer.output for layer in path if isinstance(layer, layers.ReLU)]
-        weighted = tuple(layer for layer in path if layer.weights)
+        stream, branch, inside = _stream_and_branch(add, start)
+        _operations(network.outputs[0], add.output)  # what comes after it
+        path = [layer for layer in network.operations if layer in inside]
+        hidden = [layer.output for layer in path if _is_relu(layer)]
         own_stream = None if stream is start else keras.Model(start, stream)
         models = keras.Model(start, add.output), keras.Model(add.output, network.outputs[0])
         name = add.name.removesuffix("_add")
-        blocks.append(Block(name, weighted, keras.Model(start, [branch, *hidden]), own_stream, *models))
+        blocks.append(Block(name, tuple(path), keras.Model(start, [branch, *hidden]), own_stream, *models))
         start = add.output
     require(len(blocks) > 0, f"the network {network.name!r} has no residual blocks")
     return blocks
 
 
+def _stream_and_branch(add: keras.Layer, start: keras.KerasTensor) -> tuple[keras.KerasTensor, keras.KerasTensor, set]:
+    """Returns what an Add layer adds, and the operations that lead to the branch alone."""
+    what = f"the layer {add.name} adds"
+    require(len(add.input) == 2, f"{what} {len(add.input)} tensors; a residual block adds two, stream and branch")
+    first, second = (_operations(tensor, start) for tensor in add.input)
+    sides = zip(add.input, (first - second, second - first))
+    num_weighted = lambda side: sum(bool(getattr(layer, "weights", ())) for layer in side[1])  # noqa: E731
+    stream, branch = sorted(sides, key=num_weighted)
+    same = f"{what} two tensors of as many layers with weights: which is the stream, and which the branch?"
+    require(num_weighted(stream) < num_weighted(branch), same)
+    return stream[0], *branch
+
+
+def _is_relu(layer: Any) -> bool:
+    return isinstance(layer, layers.ReLU) or getattr(layer, "activation", None) is keras.activations.relu
+
+
 def _operations(tensor: keras.KerasTensor, start: keras.KerasTensor) -> set:
-    """Returns the layers and operations that lead from start to a tensor of a functional model."""
+    """Returns the layers and operations that lead from start to a tensor of a functional model.
+
+    Raises UserError where the tensor depends on what comes before start too.
+    """
     operations, to_do = set(), [tensor]
     while to_do:
         operation, node, _ = (here := to_do.pop())._keras_history
         if here is not start and operation not in operations:
+            chain = f"the network is no chain of residual blocks: {operation.name} is also read beyond the next block"
+            require(not isinstance(operation, layers.InputLayer), chain)
             operations.add(operation)
             to_do += operation._inbound_nodes[node].input_tensors
     return operations
@@ -105,25 +135,41 @@ def path_norms(block: Block) -> list[float]:
 
     A convolution and the batch normalisation that follows it, in inference mode, are one map.
     """
-    norms, path = [], list(block.path)
+    norms, path, output = [], list(block.path), None
     while path:
         layer = path.pop(0)
+        unknown = f"the branch of {block.name} has a layer {layer.name} whose norm is not known"
+        is_chain = len(keras.tree.flatten(layer.input)) == 1 and (output is None or layer.input is output)
+        activation = getattr(layer, "activation", keras.activations.linear)
+        require(is_chain and activation in _ACTIVATIONS, unknown)
+        output = layer.output
         if isinstance(layer, layers.BatchNormalization):
             norms.append(float(np.abs(_bn_scale(layer)).max()))
-            continue
-        if not isinstance(layer, layers.Conv2D):
-            raise UserError(f"the branch of {block.name} has a layer {layer.name} whose norm is not known")
-        follows = path and isinstance(path[0], layers.BatchNormalization) and path[0].input is layer.output
-        scale = _bn_scale(path.pop(0)) if follows else 1.0
-        kernel = ops.convert_to_numpy(layer.kernel)
-        with threadpoolctl.threadpool_limits(1, "blas"):  # of many small products threads mostly wait for each other
-            norms.append(conv_norm(kernel, layer.input.shape[1:3], layer.strides[0], scale))
+        elif isinstance(layer, layers.Conv2D):
+            is_normalised = path and isinstance(path[0], layers.BatchNormalization) and path[0].input is output
+            is_one_map = is_normalised and activation is keras.activations.linear
+            norms.append(_norm(layer, _bn_scale(path[0]) if is_one_map else 1.0))
+            if is_one_map:
+                output = path.pop(0).output
+        else:
+            require(isinstance(layer, (*_AT_MOST_1, layers.Activation)), unknown)
     return norms
 
 
+def _norm(layer: layers.Conv2D, scale: np.ndarray | float) -> float:
+    """Returns the norm of a convolution whose output channels are multiplied by a scale."""
+    shape = layer.input.shape[1:3]
+    size = f"the layer {layer.name} takes images of any size, on which its norm depends; begin the network with"
+    require(None not in shape, f"{size} keras.Input((height, width, channels))")
+    require(layer.data_format == "channels_last", f"the layer {layer.name} takes channels first; give [n, h, w, c]")
+    options = {"dilation": layer.dilation_rate, "padding": layer.padding, "groups": layer.groups}
+    with threadpoolctl.threadpool_limits(1, "blas"):  # of many small products threads mostly wait for each other
+        return conv_norm(ops.convert_to_numpy(layer.kernel), shape, layer.strides, scale, **options)
+
+
 def _bn_scale(layer: keras.Layer) -> np.ndarray:
-    gamma, variance = (ops.convert_to_numpy(v) for v in (layer.gamma, layer.moving_variance))
-    return gamma / np.sqrt(variance + layer.epsilon)
+    gamma = ops.convert_to_numpy(layer.gamma) if layer.scale else 1.0
+    return gamma / np.sqrt(ops.convert_to_numpy(layer.moving_variance) + layer.epsilon)
 
 
 class Measurement:
@@ -143,9 +189,12 @@ class Measurement:
         self.blocks = split(network)
         self._images, self._labels, self._ablate = images, labels, ablate
         self._at, self._inputs = 0, _batches(images)
+        self._say = functools.cache(note)  # once for all blocks
 
     def row(self, number: int) -> dict[str, Any]:
         """Returns the row of the block of this number, from 0.
+
+        A line says how many images have a stream of zeros, as blank ones, and are left out of ratio and cosine.
 
         The columns: block; ratio, with its quartiles ratio_low and ratio_high, the median over images of ‖b(x)‖/‖s(x)‖;
         cosine, the median of that of the angle between b(x) and s(x); active, the share of hidden values above 0; dead,
@@ -159,9 +208,9 @@ class Measurement:
         if number < self._at:
             self._at, self._inputs = 0, _batches(self._images)
         for block in self.blocks[self._at : number]:
-            self._inputs = _through(block, self._inputs)[0]
+            self._inputs = _through(block, self._inputs, self._say)[0]
         block, inputs = self.blocks[number], self._inputs
-        outputs, streams, row = _through(block, inputs)
+        outputs, streams, row = _through(block, inputs, self._say)
         norms = path_norms(block)
         row |= {f"norm_{k}": norm for k, norm in enumerate(norms, 1)} | {"lipschitz": float(np.prod(norms))}
         row |= {"error_without": np.nan, "error_swapped": np.nan}
@@ -185,15 +234,18 @@ def _batches(images: np.ndarray) -> Batches:
     return [images[i : i + BATCH_SIZE] for i in range(0, len(images), BATCH_SIZE)]
 
 
-def _through(block: Block, batches: Batches) -> tuple[Batches, Batches, dict[str, float]]:
-    """Returns the block's outputs, its streams, and the columns of a row that images alone give."""
+def _through(block: Block, batches: Batches, say: Callable[[str], None]) -> tuple[Batches, Batches, dict[str, float]]:
+    """Returns the block's outputs, its streams, and the columns of a row that images alone give.
+
+    A line is said of images whose stream is 0.
+    """
     outputs, streams, measured = [], [], []
     for batch in batches:
         stream, branch, *hidden = block(batch)
         outputs.append(stream + branch)
         streams.append(stream)
         measured.append(_sizes(stream, branch) | _hidden(hidden))
-    return outputs, streams, _summary(measured)
+    return outputs, streams, _summary(measured, say)
 
 
 class BlockCallback(keras.callbacks.Callback):
@@ -217,6 +269,7 @@ class BlockCallback(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict | None = None) -> None:
         """Splits the network into its blocks; raises UserError as `split`."""
         self._blocks = split(self.model)
+        self._say = functools.cache(note)
         self.rows = []  # a callback may be used again, for a continued run or for another network
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
@@ -233,7 +286,7 @@ class BlockCallback(keras.callbacks.Callback):
     def _measure(self, epoch: int) -> None:
         batches = _batches(self._images)
         for block in self._blocks:
-            batches, _, row = _through(block, batches)
+            batches, _, row = _through(block, batches, self._say)
             self.rows.append({"epoch": epoch, "block": block.name} | row)
         write_metrics(self._path, self.rows)
 
@@ -322,12 +375,14 @@ def _num_wrong(labels: np.ndarray, logits: np.ndarray) -> int:
 
 
 def _sizes(stream: np.ndarray, branch: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns ‖b‖/‖s‖ and the cosine of the angle between b and s, of each image of a batch."""
+    """Returns of each image of a batch whether s is 0, ‖b‖/‖s‖, and the cosine of the angle between b and s."""
     streams, branches = stream.reshape(len(stream), -1), branch.reshape(len(branch), -1)
-    ratios = np.linalg.norm(branches, axis=1) / np.linalg.norm(streams, axis=1)
-    products = np.linalg.norm(branches, axis=1) * np.linalg.norm(streams, axis=1)
-    cosines = np.einsum("ij,ij->i", streams, branches) / np.where(products, products, 1)  # 0 where the branch is 0
-    return {"ratios": ratios, "cosines": cosines}
+    sizes, lengths = np.linalg.norm(streams, axis=1), np.linalg.norm(branches, axis=1)
+    is_zero = sizes == 0
+    sizes = np.where(is_zero, np.nan, sizes)
+    products = np.where(lengths == 0, 1, lengths) * sizes  # the cosine is 0 where the branch is 0
+    cosines = np.einsum("ij,ij->i", streams, branches) / products
+    return {"is_zero": is_zero, "ratios": lengths / sizes, "cosines": cosines}
 
 
 def _hidden(hidden: list[np.ndarray]) -> dict[str, np.ndarray]:
@@ -335,10 +390,15 @@ def _hidden(hidden: list[np.ndarray]) -> dict[str, np.ndarray]:
     return {"active": np.concatenate([np.mean(values > 0, (0, 1, 2)) for values in hidden] or [[np.nan]])}
 
 
-def _summary(batches: list[dict[str, np.ndarray]]) -> dict[str, float]:
-    """Returns the columns of a row that `_sizes` and `_hidden` of all batches give."""
-    low, ratio, high = np.quantile(np.concatenate([batch["ratios"] for batch in batches]), [0.25, 0.5, 0.75])
-    cosine = np.median(np.concatenate([batch["cosines"] for batch in batches]))
+def _summary(batches: list[dict[str, np.ndarray]], say: Callable[[str], None]) -> dict[str, float]:
+    """Returns the columns of a row that `_sizes` and `_hidden` of all batches give; says how many images are blank."""
+    names = "is_zero", "ratios", "cosines"
+    is_zero, *shares = (np.concatenate([batch[name] for batch in batches]) for name in names)
+    if num_zero := np.count_nonzero(is_zero):
+        say(f"{num_zero} of {len(is_zero)} images, as blank ones, are 0 in the stream: ratio and cosine leave them out")
+    ratios, cosines = (share if is_zero.all() else share[~is_zero] for share in shares)  # of none: NaN
+    low, ratio, high = np.quantile(ratios, [0.25, 0.5, 0.75])
+    cosine = np.median(cosines)
     active = np.average([batch["active"] for batch in batches], 0, [len(batch["ratios"]) for batch in batches])
     dead = np.mean(active == 0) if np.isfinite(active).all() else np.nan
     named = {"ratio": ratio, "ratio_low": low, "ratio_high": high, "cosine": cosine}

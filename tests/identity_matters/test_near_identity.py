@@ -1,6 +1,7 @@
 """The blocks of a network against what is known of them: dense matrices, networks changed by hand, exact values."""
 
 import dataclasses
+import functools
 import logging
 
 import keras
@@ -58,9 +59,148 @@ def test_the_blocks_and_the_head_are_the_network(config):
     assert len(norms) >= 2 * len(blocks) and min(norms) > 0
 
 
-def test_a_network_without_blocks_is_refused():
-    with pytest.raises(UserError, match="has no residual blocks"):
-        near_identity.split(networks.build(ModelConfig(network="all_cnn_c")))
+def block_of(*branch, stream=(), is_turned=False, stem=()):
+    """A network of one block on images [n, 8, 8, 4], of layers: the stem, then the branch beside the stream."""
+    keras.utils.set_random_seed(0)
+    images = keras.Input((8, 8, 4))
+    x = functools.reduce(lambda x, layer: layer(x), stem, images)
+    sides = [functools.reduce(lambda x, layer: layer(x), side, x) for side in (stream, branch)]
+    added = layers.Add()(sides[::-1] if is_turned else sides)
+    return keras.Model(images, layers.Dense(3)(layers.GlobalAveragePooling2D()(added)))
+
+
+def convolution(size=3, padding="same", **options):
+    return layers.Conv2D(4, size, padding=padding, bias_initializer="normal", **options)
+
+
+def pooled(*size):
+    return layers.AveragePooling2D(size)
+
+
+BRANCH_AND_STREAM = {
+    "usual": lambda: ([convolution()], []),
+    "dilated": lambda: ([convolution(dilation_rate=2)], []),
+    "dilated down": lambda: ([convolution(dilation_rate=(3, 1))], []),
+    "grouped": lambda: ([convolution(groups=2)], []),
+    "valid": lambda: ([convolution(padding="valid")], [layers.Cropping2D(1)]),
+    "valid, strided": lambda: (
+        [convolution((2, 3), "valid", strides=2)], [pooled(2, 2), layers.Cropping2D(((0, 0), (1, 0)))]
+    ),
+    "stride (2, 1)": lambda: ([convolution(strides=(2, 1))], [pooled(2, 1)]),
+    "stride (1, 2), grouped": lambda: ([convolution(strides=(1, 2), groups=4)], [pooled(1, 2)]),
+    "kernel (3, 1)": lambda: ([convolution((3, 1))], []),
+    "kernel (1, 4)": lambda: ([convolution((1, 4))], []),
+    "normalised": lambda: ([convolution(groups=2, strides=2), layers.BatchNormalization()], [pooled(2, 2)]),
+    "normalised without gamma": lambda: ([convolution(), layers.BatchNormalization(scale=False)], []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("is_turned", [False, True])
+@pytest.mark.parametrize("make", BRANCH_AND_STREAM.values(), ids=BRANCH_AND_STREAM)
+def test_the_bound_of_a_branch_is_the_norm_of_its_matrix(make, is_turned):
+    branch, stream = make()
+    network = block_of(*branch, stream=stream, is_turned=is_turned)
+    for layer in network.layers:
+        if isinstance(layer, layers.BatchNormalization):
+            layer.set_weights([weights + 0.5 * np.arange(len(weights)) for weights in layer.get_weights()])
+    basis = np.eye(256, dtype=np.float32).reshape(-1, 8, 8, 4)
+    (block,) = near_identity.split(network)
+    values = [np.asarray(block(x)[1]).reshape(len(x), -1) for x in (basis, 0 * basis[:1])]
+    (row,) = near_identity.measure(network, images_for(network), np.zeros(7, int), ablate=False)
+    assert row["lipschitz"] == pytest.approx(np.linalg.norm(values[0] - values[1], 2), rel=1e-3)
+    np.testing.assert_array_equal(block.without(basis), functools.reduce(lambda x, layer: layer(x), stream, basis))
+
+
+@pytest.mark.parametrize("change", ["order", "activation", "argument"])
+def test_a_block_written_otherwise_has_the_same_row(change):
+    """The order of Add, and whether ReLU is a layer, an Activation or an argument, do not change what is measured."""
+
+    def network(change):
+        first = [convolution(strides=2, activation="relu" if change == "argument" else None), convolution()]
+        relu = {"argument": [], "activation": [layers.Activation("relu")]}.get(change, [layers.ReLU()])
+        return block_of(first[0], *relu, first[1], stream=[pooled(2, 2)], is_turned=change == "order")
+
+    images = images_for(network(""))
+    row, expected = (dict(*near_identity.measure(network(how), images, np.zeros(7, int))) for how in (change, ""))
+    del row["block"], expected["block"]
+    assert row == pytest.approx(expected, rel=1e-5, nan_ok=True) and 0 < row["active"] < 1
+
+
+def test_keras_resnet_is_measured():
+    network = keras.applications.ResNet50(weights=None, input_shape=(32, 32, 3), classes=10)
+    (_, second, *rest) = near_identity.split(network)
+    assert len(rest) == 14 and second.keeps_shape and len(near_identity.path_norms(second)) == 3
+    rows = near_identity.measure(network, images_for(network, count=2), np.zeros(2, int), ablate=False)
+    first, row = next(rows), next(rows)
+    assert 0 < row["ratio"] <= row["lipschitz"] and 0 < row["active"] < 1 and first["block"] == "conv2_block1"
+
+
+def long_skip():
+    images = keras.Input((8, 8, 4))
+    x = layers.Add()([images, convolution()(images)])
+    return keras.Model(images, layers.Add()([images, convolution()(x)]))
+
+
+@pytest.mark.parametrize(
+    "make, reason",
+    [
+        (lambda: networks.build(ModelConfig(network="all_cnn_c")), "has no residual blocks"),
+        (long_skip, "is no chain of residual blocks: .* is also read beyond the next block"),
+        (lambda: block_of(convolution(), stream=[convolution()]), "two tensors of as many layers with weights"),
+        (lambda: block_of(layers.DepthwiseConv2D(3, padding="same")), "a layer depthwise_conv2d.* norm is not known"),
+        (lambda: block_of(convolution(activation="gelu")), "a layer conv2d.* norm is not known"),
+        (lambda: block_of(convolution(), layers.Activation("gelu")), "a layer activation.* norm is not known"),
+        (lambda: block_of(convolution(), layers.Rescaling(3.0)), "a layer rescaling.* norm is not known"),
+        (lambda: block_of(convolution(), layers.MaxPooling2D(3, 1, "same")), "a layer max_pooling2d.* is not known"),
+        (lambda: block_of(convolution(), squeezed_and_excited), "a layer (multiply|global).* norm is not known"),
+        (lambda: block_of(convolution(), lambda x: 3 * x), "a layer multiply.* norm is not known"),
+    ],
+)  # fmt: skip
+def test_what_is_no_chain_of_blocks_of_known_norms_is_one_line(make, reason):
+    network = make()
+    with pytest.raises(UserError, match=reason) as error:
+        list(near_identity.measure(network, images_for(network), np.zeros(7, int), ablate=False))
+    assert "\n" not in str(error.value)
+
+
+def squeezed_and_excited(x):
+    return layers.Multiply()([x, layers.GlobalAveragePooling2D(keepdims=True)(x)])
+
+
+@pytest.mark.parametrize("num_blank", [0, 1, 3, 50])
+def test_blank_images_are_left_out_and_said(num_blank, capfd):
+    network = all_conv_resnet(SMALL)
+    images = images_for(network, count=50)
+    images[:num_blank] = 0
+    others = images[num_blank:]
+    rows = list(near_identity.measure(network, images, np.zeros(50, int), ablate=False))
+    notes = capfd.readouterr().err.splitlines()
+    said = f"note: {num_blank} of 50 images, as blank ones, are 0 in the stream: ratio and cosine leave them out"
+    assert notes == ([said] if num_blank else [])
+    names = "ratio", "ratio_low", "ratio_high", "cosine"
+    if num_blank == 50:
+        assert all(np.isnan(row[name]) for row in rows for name in names)
+        return
+    for row, expected in zip(rows, near_identity.measure(network, others, np.zeros(len(others), int), ablate=False)):
+        assert [row[name] for name in names] == pytest.approx([expected[name] for name in names], rel=1e-5)
+
+
+def test_unequal_batches_count_by_their_images():
+    """250 images are batches of 100, 100 and 50; the only channel that is ever above 0 is so in the last batch."""
+    network = one_block(first=[2.0, 0.0, 0.0, 0.0], second=0.5)
+    images = np.abs(images_for(network, count=250))
+    images[:200] *= -1
+    (row,) = near_identity.measure(network, images, np.zeros(250, int), ablate=False)
+    assert (row["active"], row["dead"]) == pytest.approx((0.2 / 4, 0.75))
+
+
+def test_what_remains_of_the_operations_is_the_share_of_the_blocks_left():
+    network = all_conv_resnet(SMALL)
+    names = [block.name for block in near_identity.split(network)]
+    rows = near_identity.removed_rows(network, images_for(network), np.zeros(7, int), names[:-1], lambda share: None)
+    cost = lambda name: sum(near_identity.forward_flops(network.get_layer(f"{name}_conv{k}")) for k in (1, 2))  # noqa: E731
+    assert rows[0]["operations"] == 1
+    assert rows[-1]["operations"] == pytest.approx(cost(names[-1]) / sum(map(cost, names)), rel=1e-6)
 
 
 def one_block(first, second, channels=4):
