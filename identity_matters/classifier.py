@@ -13,7 +13,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from identity_matters.errors import UserError, first_line
+from identity_matters.errors import UserError, first_line, note
+from identity_matters.fields import require
 from identity_matters.model import standardize, takes_raw_images
 from identity_matters.safe_loading import check_saved_model, largest_output, load_network
 
@@ -39,12 +40,13 @@ def load_classifier(model: str | os.PathLike | keras.Model, trust_saved_model: b
 
     Args:
       model: The directory of a SavedModel; a run's model.keras; a run directory, whose saved_model is used, or else its
-        model.keras; a Keras model from standardised images to logits; or a network of `pretrained.load`.
+        model.keras; or a Keras model from images to one number per class. One that begins with Keras's Rescaling or
+        Normalization, or is of `pretrained.load`, gets images in 0–255, any other standardised ones, which a line says.
       trust_saved_model: Run the SavedModel, which is a program, and not the model.keras beside it.
 
     Raises:
-      UserError: it is none of these, or a SavedModel without a model.keras beside it that is not trusted, or that
-        needs TensorFlow, which is not installed.
+      UserError: it is none of these, has several inputs or outputs, or others, or is a SavedModel without a model.keras
+        beside it that is not trusted, or that needs TensorFlow, which is not installed.
     """
     if isinstance(model, keras.Model):
         return _network_classifier(model)
@@ -74,9 +76,18 @@ def _in_run(path: str) -> str:
 
 
 def _network_classifier(network: keras.Model, path: str = "") -> Classifier:
-    if not hasattr(network, "input_shape"):  # Keras's property raises AttributeError
-        advice = "begin it with keras.Input((height, width, channels))"
+    taken, given = (getattr(network, name, None) for name in ("input_shape", "output_shape"))  # a property that raises
+    advice = "begin it with keras.Input((height, width, channels))"
+    if taken is None:
         raise UserError(f"the network {network.name!r} has no input shape; {advice}")
+    is_of_images = isinstance(taken, tuple) and len(taken) == 4
+    require(is_of_images, f"the network {network.name!r} takes {_shapes(taken)}, and not images [n, h, w, c] alone")
+    require(None not in taken[1:], f"the network {network.name!r} takes images {taken[1:]} of any size; {advice}")
+    is_classifier = isinstance(given, tuple) and len(given) == 2 and len(keras.tree.flatten(network.outputs)) == 1
+    numbers = f"the network {network.name!r} gives {_shapes(given)}, and not one number per class [n, classes]"
+    require(is_classifier, f"{numbers}; give a model of that output alone: keras.Model(network.inputs, …)")
+    if not path and not takes_raw_images(network):
+        note(f"the network {network.name!r} has no layer that scales images, so they are standardised for it")
     call = functools.partial(_call_on_raw, network)
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
@@ -90,6 +101,11 @@ def _network_classifier(network: keras.Model, path: str = "") -> Classifier:
 
     max_batch = max(1, _MAX_OUTPUTS // largest_output(network)) if path else Classifier.max_batch
     return Classifier(logits, tuple(network.input_shape[1:]), network.output_shape[-1], path, max_batch)
+
+
+def _shapes(value: Any) -> str:
+    """Returns the shapes of a network's inputs or outputs as text."""
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _call_on_raw(network: keras.Model, images: Any) -> Any:

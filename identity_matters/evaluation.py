@@ -86,7 +86,7 @@ def evaluate(
     require(batch_size >= 1, f"batch_size must be at least 1, got {batch_size}")
     model = saved_model if isinstance(saved_model, Classifier) else load_classifier(saved_model, trust_saved_model)
     batch_size = min(batch_size, model.max_batch)
-    count, batches = _labelled_batches(dataset, data, batch_size, model)
+    count, batches = _labelled_batches(dataset, data, batch_size, model, is_whole=not max_examples)
     top1, top5, num_examples = _num_right(model, batches, count, max_examples, progress)
     require(num_examples > 0, "there are no examples to evaluate on")
     return {
@@ -119,9 +119,12 @@ def _num_right(
 
 
 def _labelled_batches(
-    dataset: str | tuple | Iterable | None, data: dict[str, Any], batch_size: int, model: Classifier
+    dataset: str | tuple | Iterable | None, data: dict[str, Any], batch_size: int, model: Classifier, is_whole: bool
 ) -> tuple[int, Iterable]:
-    """Returns the number of examples (0: not known) and batches of them, of any of the forms that `evaluate` takes."""
+    """Returns the number of examples (0: not known) and batches of them, of any of the forms that `evaluate` takes.
+
+    is_whole says whether all of them are read.
+    """
     if isinstance(dataset, list) and len(dataset) == 2 and all(hasattr(array, "shape") for array in dataset):
         dataset = tuple(dataset)
     if isinstance(dataset, tuple):
@@ -132,7 +135,7 @@ def _labelled_batches(
         return len(labels), ((images[part], labels[part]) for part in parts)
     if dataset is not None and not isinstance(dataset, str):
         require(is_batched(dataset), _NO_DATASET)
-        batches = batches_of("the dataset", dataset)
+        batches = batches_of("the dataset", dataset, is_whole)
         first = next(batches, None)
         if first is None:
             raise UserError("there are no examples to evaluate on")

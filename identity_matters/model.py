@@ -281,8 +281,24 @@ def taking_raw_images(network: keras.Model) -> keras.Model:
 
 
 def takes_raw_images(network: keras.Model) -> bool:
-    """Returns whether a network standardises its images, as those of `taking_raw_images` do."""
-    return network.name.endswith(ON_RAW_IMAGES)
+    """Returns whether a network takes images in 0–255: it is of `taking_raw_images`, or scales its images itself.
+
+    The latter do by a Rescaling or a Normalization of Keras, before any layer that is trained.
+    """
+    return network.name.endswith(ON_RAW_IMAGES) or bool(_scales_first(network))
+
+
+def _scales_first(network: keras.Model) -> bool | None:
+    """Returns whether a layer that scales comes before the first with weights; None where there is neither."""
+    for layer in network.layers:
+        found: bool | None
+        if isinstance(layer, layers.Rescaling | layers.Normalization):
+            found = True
+        else:
+            found = _scales_first(layer) if hasattr(layer, "layers") else (False if layer.weights else None)
+        if found is not None:
+            return found
+    return None
 
 
 def check_image_shape(config: ModelConfig) -> None:

@@ -9,11 +9,14 @@ the same data, so that a run can continue.
 
 import hashlib
 import math
+import operator
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from tqdm import tqdm
 
 from identity_matters.config import MAX_CLASSES, DataConfig
 from identity_matters.data.source import MAX_BYTES_IN_MEMORY, SPLITS, Source, Split
@@ -29,6 +32,10 @@ NAMES_ADVICE = (
 )
 _PREFIX = "arrays "  # of what config.json calls them
 _PIXELS_AT_ONCE = 2**20  # when images are resized, in float32
+MAX_EMPTY = 10_000  # batches in a row without an example: more are taken for a data set without end
+_INFINITE = -1  # of tf.data's cardinality
+_LONG = 10  # seconds
+_TAKE_SOME = "take some of it, e.g. data.take(100) of tf.data, or itertools.islice(data, 100)"
 _LEAST_LEVELS = 16  # of 256: floats that rounding would leave fewer were divided twice, say, or are no pixels
 
 
@@ -299,16 +306,48 @@ def as_integers(what: str, labels: np.ndarray, say: Callable[[str], None] = note
     return labels.astype(np.int32), classes or int(high) + 1
 
 
+def in_turn(name: str, data: Any, is_whole: bool = True) -> Iterator[Any]:
+    """Yields the batches of a data set, whatever way it has to give them.
+
+    A line says so where they take long, and how many there are is not known: they may have no end.
+
+    Args:
+      name: str. What messages call it.
+      data: A data set for which `is_batched` is true.
+      is_whole: bool. Whether all of it is read.
+
+    Raises:
+      UserError: all of it is to be read, and it says itself that it has no end.
+    """
+    is_endless = hasattr(data, "cardinality") and int(data.cardinality()) == _INFINITE
+    require(not (is_endless and is_whole), f"{name} repeats without end; {_TAKE_SOME}")
+    # By number where it can: a set without __iter__ need not raise an IndexError at its end.
+    by_number = hasattr(data, "__getitem__") and hasattr(data, "__len__")
+    batches = (data[i] for i in range(len(data))) if by_number else data
+    is_known, start = operator.length_hint(data) > 0 or not is_whole, time.monotonic()
+    for count, batch in enumerate(batches, 1):
+        yield batch
+        if not is_known and time.monotonic() - start > _LONG:
+            note(
+                f"{name}: {count:,} batches so far, and it does not say how many it has; if it has no end, {_TAKE_SOME}"
+            )
+            is_known = True  # once
+
+
 def is_batched(data: Any) -> bool:
     """Returns whether data can be read batch by batch."""
     return not isinstance(data, str | bytes | dict) and (isinstance(data, Iterable) or hasattr(data, "__getitem__"))
 
 
-def batches_of(name: str, data: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields the batches (images, labels) of a data set as arrays; raises UserError for anything else in it."""
+def batches_of(name: str, data: Any, is_whole: bool = True) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields the batches (images, labels) of a data set as arrays, those without an example left out.
+
+    Raises UserError for anything else in it, for very many batches in a row without an example, and as `in_turn`.
+    """
+    num_empty = 0
     what = f"a {type(data).__name__}"
     require(is_batched(data), f"{name} must be batches of (images, labels), got {what}")
-    for batch in data:
+    for batch in in_turn(name, data, is_whole):
         if not isinstance(batch, tuple | list) or len(batch) != 2:
             parts = f"{len(batch)} parts" if isinstance(batch, tuple | list) else f"a {type(batch).__name__}"
             raise UserError(f"{name} must be batches of (images, labels), got {parts}")
@@ -320,7 +359,10 @@ def batches_of(name: str, data: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
             "makes batches",
         )
         require(len(images) == len(labels), f"{name} gives {len(images)} images with {len(labels)} labels")
-        yield images, labels
+        num_empty = 0 if len(labels) else num_empty + 1
+        require(num_empty < MAX_EMPTY, f"{name} gives {MAX_EMPTY:,} batches in a row without an example")
+        if len(labels):
+            yield images, labels
 
 
 def examples_of(name: str, data: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -330,7 +372,9 @@ def examples_of(name: str, data: Any) -> tuple[np.ndarray, np.ndarray]:
       UserError: it gives no batches, none at all, or more than fit in memory.
     """
     images, labels, num_values = [], [], 0
-    for some_images, some_labels in batches_of(name, data):
+    for some_images, some_labels in tqdm(
+        batches_of(name, data), unit=" batches", desc=f"reading {name}", disable=None, delay=1
+    ):
         num_values += math.prod(some_images.shape)
         too_many = f"{name} gives more than {MAX_BYTES_IN_MEMORY:.3g} values, which do not fit in memory, or has no end"
         require(num_values <= MAX_BYTES_IN_MEMORY, too_many)

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import keras
 import numpy as np
+from tqdm import tqdm
 
-from identity_matters.data.arrays import as_numbers
+from identity_matters.data.arrays import MAX_EMPTY, as_numbers, in_turn, is_batched
 
 # Of a batch by default: numbers in the inputs, as of 128 CIFAR images, and examples. Larger ones were slower.
 BATCH_NUMBERS, BATCH_EXAMPLES = 128 * 32 * 32 * 3, 256
@@ -70,7 +71,8 @@ def gathered(
         what is no numbers.
     """
     if y is None:
-        parts = list(_within_memory(_batches(_with_an_end(x))))
+        bar = tqdm(_batches(_with_an_end(x)), unit=" batches", desc="reading x", disable=None, delay=1)
+        parts = list(_within_memory(bar))
         if not parts:
             raise ValueError("need y, or batches of pairs (x, y) as x; got no batch")
         try:
@@ -103,7 +105,7 @@ def _arrays(name: str, value: Any, count: int | None) -> Any:
 
 def _batches(data: Iterable) -> Iterator[tuple]:
     """Yields tuples (x, y) or (x, y, sample_weight) of arrays; raises ValueError for anything else."""
-    what = "batches of (images, labels), or with sample weights"
+    what, num_empty = "batches of (images, labels), or with sample weights", 0
     for batch in data:
         if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
             parts = f"{len(batch)} parts" if isinstance(batch, tuple | list) else f"a {type(batch).__name__}"
@@ -115,22 +117,18 @@ def _batches(data: Iterable) -> Iterator[tuple]:
             raise ValueError(f"x must be {what}, got single numbers; of single examples, dataset.batch(100) makes them")
         if any(len(array) != len(flat[0]) for array in flat):
             raise ValueError(f"x gives {len(flat[0])} images with {' and '.join(str(len(a)) for a in flat[1:])} labels")
+        num_empty = 0 if len(flat[0]) else num_empty + 1
+        if num_empty == MAX_EMPTY:
+            raise ValueError(f"x gives {MAX_EMPTY:,} batches in a row without an example")
         if len(flat[0]):
             yield arrays
 
 
 def _with_an_end(x: Any) -> Iterable:
-    """Returns batches as they are; rejects what has no end, and arrays."""
-    is_endless = getattr(x, "cardinality", None) is not None and int(x.cardinality()) == -1
-    if is_endless:
-        raise ValueError("the data set repeats without end; take some batches of it, e.g. x.take(10)")
-    if hasattr(x, "shape") or isinstance(x, str | dict):
+    """Returns batches as they are; rejects what says that it has no end, and arrays."""
+    if hasattr(x, "shape") or not is_batched(x):
         raise ValueError(f"need y, or batches of pairs (x, y) as x; got a {type(x).__name__} without y")
-    if hasattr(x, "__getitem__") and hasattr(x, "__len__"):  # by number: not all such sets raise an error at their end
-        return (x[i] for i in range(len(x)))
-    if not isinstance(x, Iterable):
-        raise ValueError(f"need y, or batches of pairs (x, y) as x; got a {type(x).__name__} without y")
-    return x
+    return in_turn("x", x)
 
 
 def _within_memory(parts: Iterable) -> Iterator:

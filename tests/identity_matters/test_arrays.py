@@ -10,13 +10,14 @@ import tensorflow as tf
 from loaded import load
 from refusals import refused
 
-from identity_matters import training
+from identity_matters import pretrained, training
 from identity_matters.config import DataConfig
 from identity_matters.data import arrays
 from identity_matters.data.arrays import as_examples, examples_of, given_source
 from identity_matters.data.digits import mnist_sample
 from identity_matters.evaluation import evaluate
 from identity_matters.runs.config_json import read_config_json
+from shortcut_study.curvature.examples import gathered
 
 ANY = DataConfig()
 
@@ -287,6 +288,77 @@ def test_what_is_no_data_set_is_refused_in_one_line(data, words, monkeypatch):
     monkeypatch.setattr(arrays, "MAX_BYTES_IN_MEMORY", 100_000)
     message = refused(examples_of, "train", data())
     assert message.startswith("train") and words in message
+
+
+class ByNumber:
+    """Batches that are there by number alone, and whose numbers have no end of their own."""
+
+    def __init__(self, count):
+        self._count = count
+
+    def __len__(self):
+        return self._count
+
+    def __getitem__(self, i):
+        return X, Y
+
+
+def repeated():
+    return tf.data.Dataset.from_tensors((X, Y)).repeat()
+
+
+READERS = {
+    "train": lambda data: examples_of("train", data),
+    "evaluate": lambda data: evaluate(pretrained.load("digits"), data),
+    "curvature": lambda data: gathered(data),
+}
+NO_END = {
+    "said": (repeated, "repeats without end; take some of it, e.g. data.take(100)"),
+    "empty": (lambda: itertools.repeat((X[:0], Y[:0])), "10,000 batches in a row without an example"),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("kind", NO_END)
+def test_data_without_end_are_one_line(reader, kind):
+    make, words = NO_END[kind]
+    assert words in refused(READERS[reader], make())
+
+
+def wide(count, length):
+    """Batches of a data set for the shipped digits."""
+    for _ in range(count):
+        yield np.zeros((length, 28, 28, 1), np.uint8), np.zeros(length, int)
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_data_that_do_not_say_how_many_they_are_are_spoken_of_once_where_they_take_long(reader, monkeypatch, capfd):
+    says = "if it has no end, take some of it"
+    READERS[reader](wide(3, 2))
+    assert says not in capfd.readouterr().err
+    monkeypatch.setattr(arrays, "_LONG", 0)
+    READERS[reader](list(wide(3, 2)))
+    assert says not in capfd.readouterr().err  # a list ends
+    READERS[reader](wide(3, 2))
+    assert capfd.readouterr().err.count(says) == 1
+
+
+def test_the_first_examples_of_data_without_end_are_evaluated():
+    data = tf.data.Dataset.from_generator(lambda: wide(1, 4), output_types=("uint8", "int64")).repeat()
+    assert evaluate(pretrained.load("digits"), data, max_examples=10)["num_examples"] == 10
+
+
+@pytest.mark.parametrize("reader", ["train", "curvature"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_batches_by_number_are_read_to_their_number(reader, count):
+    assert len(READERS[reader](ByNumber(count))[0]) == 4 * count
+
+
+def test_batches_without_an_example_are_left_out():
+    images, labels = next(wide(1, 4))
+    empty, network = (images[:0], labels[:0]), pretrained.load("digits")
+    for data in ([(images, labels), empty], [empty, (images, labels)], [empty, (images, labels), empty, empty]):
+        assert evaluate(network, data)["num_examples"] == 4 and len(examples_of("train", data)[0]) == 4
 
 
 @pytest.mark.parametrize(

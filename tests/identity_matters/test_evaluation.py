@@ -175,7 +175,7 @@ def nines(images, labels):
         (lambda *arrays: nines(*arrays), [45] * 5 + [(40, 40)]),
         (lambda *arrays: (batch for batch in nines(*arrays)), [None] * 5 + [(40, 40)]),
         (lambda *arrays: tf.data.Dataset.from_tensor_slices(arrays).batch(20), [40, 40, (40, 40)]),
-        (lambda *arrays: [(arrays[0][:0], arrays[1][:0]), arrays], [None, None, (40, 40)]),
+        (lambda *arrays: [(arrays[0][:0], arrays[1][:0]), arrays], [80, (40, 40)]),
     ],
 )
 def test_the_progress_bar_has_a_total_where_there_is_one_and_an_end(pixel_model, ranked, bar, data, totals):
@@ -298,6 +298,73 @@ def test_a_network_without_an_input_shape_is_refused():
     assert "the network 'mlp' has no input shape; begin it with keras.Input((" in refused(evaluate, network, [])
 
 
+def scaled(*first):
+    """A network of Keras that begins with these layers, on digits of 28×28 pixels."""
+    keras.utils.set_random_seed(0)
+    rest = [keras.layers.Conv2D(4, 3, strides=3, activation="relu"), keras.layers.Flatten(), keras.layers.Dense(10)]
+    return keras.Sequential([keras.Input((28, 28, 1)), *first, *rest], name="mine")
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        lambda: [keras.layers.Rescaling(1 / 255)],
+        lambda: [keras.layers.RandomFlip(), keras.layers.Rescaling(1 / 127.5, -1)],
+        lambda: [keras.layers.Normalization(mean=[33.0], variance=[6000.0])],
+        lambda: [keras.Sequential([keras.layers.Rescaling(1 / 255), keras.layers.RandomContrast(0.5)])],
+    ],
+)
+@pytest.mark.parametrize("form", ["network", "saved_model"])
+def test_a_network_that_scales_its_images_itself_has_the_error_that_keras_finds(first, form, tmp_path, capfd):
+    network, data = scaled(*first()), mnist_sample()
+    network.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+    images, labels = data.test_images[:300].astype(np.float32), data.test_labels[:300]
+    labels = np.where(np.arange(300) % 3, np.argmax(network.predict(images, verbose=0), 1), labels)
+    if form == "saved_model":
+        export(network, str(tmp_path / "model"))
+    evaluated = network if form == "network" else str(tmp_path / "model")
+    expected = 1 - network.evaluate(images, labels, verbose=0)[1]
+    assert trusted(evaluated, (images, labels))["top1_error"] == pytest.approx(expected) and 0 < expected < 0.4
+    assert "standardised" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("first", [[], [keras.layers.ZeroPadding2D(1)]])
+def test_a_network_that_does_not_scale_its_images_gets_standardised_ones_which_a_line_says(first, capfd):
+    network, data = scaled(*first), mnist_sample()
+    logits = network.predict(np.asarray(standardize(data.test_images)), verbose=0)
+    assert evaluate(network, (data.test_images, np.argmax(logits, 1)))["top1_error"] == 0
+    note = "note: the network 'mine' has no layer that scales images, so they are standardised for it"
+    assert capfd.readouterr().err.splitlines() == [note]
+
+
+def of_outputs(make, size=(8, 8, 1)):
+    images = keras.Input(size)
+    return keras.Model(images, make(keras.layers.Flatten()(images), images), name="mine")
+
+
+def dense(x):
+    return keras.layers.Dense(3)(x)
+
+
+@pytest.mark.parametrize(
+    "make, words",
+    [
+        (lambda: of_outputs(lambda x, _: [dense(x), dense(x)]), "gives (None, 3), (None, 3), and not one number"),
+        (lambda: of_outputs(lambda x, _: {"a": dense(x), "b": dense(x)}), "gives (None, 3), (None, 3), and not"),
+        (lambda: of_outputs(lambda _, images: keras.layers.Conv2D(3, 1)(images)), "gives (None, 8, 8, 3), and not"),
+        (lambda: keras.Model(two := [*(keras.Input((8, 8, 1)) for _ in range(2))], dense(keras.layers.Flatten()(two[0]))),
+         "takes (None, 8, 8, 1), (None, 8, 8, 1), and not images"),
+        (lambda: keras.Sequential([keras.Input((64,)), keras.layers.Dense(3)]), "takes (None, 64), and not images"),
+        (lambda: of_outputs(lambda _, images: keras.layers.GlobalMaxPooling2D()(images), (None, None, 3)),
+         "takes images (None, None, 3) of any size; begin it with keras.Input((height, width, channels))"),
+    ],
+)  # fmt: skip
+def test_a_network_that_is_no_classifier_of_images_is_refused(make, words):
+    x = np.zeros((4, 8, 8, 1))
+    assert words in refused(evaluate, make(), (x, np.zeros(4, int)))
+    assert words in refused(load_classifier, make())
+
+
 def test_a_list_of_two_arrays_is_taken_as_training_takes_it(pixel_model, ranked):
     images, labels, *_ = ranked
     expected = trusted(pixel_model, (images, labels))
@@ -351,7 +418,8 @@ def test_images_of_another_size_are_resized_which_a_line_says(tiny_config, digit
     network = all_conv_resnet(dataclasses.replace(tiny_config.model, image_shape=(20, 20, 1)))
     network.save(path)
     assert evaluate(path, npz=digits_npz) == evaluate(network, npz=digits_npz)
-    assert capsys.readouterr().err == 2 * "note: digits.npz: images of 28x28 pixels are resized to 20x20\n"
+    notes = [line for line in capsys.readouterr().err.splitlines() if "standardised" not in line]
+    assert notes == 2 * ["note: digits.npz: images of 28x28 pixels are resized to 20x20"]
     evaluate(network, "mnist_sample", max_examples=10)
     assert capsys.readouterr().err == "note: mnist_sample: images of 28x28 pixels are resized to 20x20\n"
 

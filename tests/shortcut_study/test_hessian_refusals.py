@@ -1,5 +1,7 @@
 """What has no Hessian, or is no question, is one line that names what was given and what to do."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
@@ -208,6 +210,11 @@ REFUSED = {
         plain,
         "repeats without end",
         {"x": lambda: tf.data.Dataset.from_tensors((X, CLASSES)).repeat(), "y": None},
+    ),
+    "no end of empty batches": (
+        plain,
+        "10,000 batches in a row without an example",
+        {"x": lambda: itertools.repeat((X[:0], CLASSES[:0])), "y": None},
     ),
 }
 
