@@ -16,6 +16,7 @@ import hashlib
 import io
 import math
 import os
+import re
 import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -42,6 +43,10 @@ _GREY = ("1", "L", "LA")
 _JPEG = ("JPEG", "MPO")  # as phones write them, with a second image
 _TURNED = (5, 6, 7, 8)  # EXIF orientations that exchange height and width
 _ORIENTATION = 0x0112
+_BIT_DEPTH = 24  # the byte of a PNG that says it: of a channel, in the header that begins each file
+_SPLIT_NAMES = [
+    rf"({word})[ _-]?(set|data|images|split)?" for word in ("train(ing)?", "test(ing)?", "val(id(ation)?)?|eval|dev")
+]
 
 
 class ImageFile(NamedTuple):
@@ -294,6 +299,8 @@ def split_files(folder: str, split: str = "") -> list[ImageFile]:
     """Returns the images of a folder of class folders in order; raises UserError where it is none."""
     root = os.path.join(folder, split).rstrip(os.sep) or os.sep
     classes = [entry for entry in _entries(root) if _is_class(entry, folder)]
+    if not split:
+        _require_no_splits(folder, [entry.name for entry in classes])
     if not classes:
         holds_images = any(entry.name.lower().endswith(SUFFIXES) for entry in _entries(root))
         contents = "images, but no folders" if holds_images else "no folders"
@@ -308,6 +315,18 @@ def split_files(folder: str, split: str = "") -> list[ImageFile]:
         note(f"{root}: {len(left_out)} files are left out, as their names end in none of {', '.join(SUFFIXES)}: "
              f"{shown(sorted(left_out))}")  # fmt: skip
     return sorted(files)
+
+
+def _require_no_splits(folder: str, names: Sequence[str]) -> None:
+    """Raises UserError where folders that would be classes are called as splits are, as Train and Test, or test-set."""
+    looks = [[name for name in sorted(names) if re.fullmatch(pattern, name, re.I)] for pattern in _SPLIT_NAMES]
+    train, test = looks[0], [name for found in looks[1:] for name in found]
+    if train and test:
+        raise UserError(
+            f"{folder} has folders {train[0]}/ and {test[0]}/, which look like splits and not like classes; "
+            f"--train_split={train[0]} --test_split={test[0]} (train_split={train[0]!r}, test_split={test[0]!r}) "
+            "reads them"
+        )
 
 
 def _is_left_out(entry: os.DirEntry, names: list[str]) -> bool:
@@ -423,7 +442,9 @@ def _open_image(content: bytes) -> Image.Image:
         raise UserError(f"it declares far more than the {_MAX_PIXELS:,} pixels that are decoded") from error
     declared = f"it declares {image.height}x{image.width} pixels, at most {_MAX_PIXELS:,} in all are decoded"
     require(pixels <= _MAX_PIXELS, declared)
-    require(not image.mode.startswith("I"), "its pixels have 16 bits; only those of 8 are read")
+    # Pillow gives the upper half of each 16 bits of a colour PNG; of a camera of 12 bits that is nearly black.
+    is_deep = image.mode.startswith("I") or image.format == "PNG" and content[_BIT_DEPTH] == 16
+    require(not is_deep, "its pixels have 16 bits; only those of 8 are read")
     return image
 
 

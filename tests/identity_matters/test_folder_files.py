@@ -105,6 +105,37 @@ def test_splits_are_chosen_by_name(split):
     assert "has no folder nix/" in refused(evaluated, split, test_split="nix")
 
 
+@pytest.mark.parametrize(
+    "train, test, others",
+    [
+        ("Train", "Test", []),
+        ("training", "testing", []),
+        ("TRAIN", "TEST", ["VAL"]),
+        ("trainset", "valset", []),
+        ("train_images", "val-images", []),
+        ("training set", "validation", ["extra"]),
+    ],
+)
+def test_splits_of_other_names_are_not_taken_for_classes(train, test, others, tmp_path):
+    for name in (train, test, *others):
+        write_classes(tmp_path / "photos" / name)
+    folder = tmp_path / "photos"
+    flags = f"--train_split={train} --test_split={test} (train_split={train!r}, test_split={test!r}) reads them"
+    for share in (0, 0.2):
+        assert flags in refused(splits, folder, test_share=share)
+        assert flags in refused(evaluated, folder, test_share=share)
+    if " " not in train:
+        assert len(splits(folder, train_split=train, test_split=test).test) == 6
+
+
+@pytest.mark.parametrize(
+    "classes", [["trains", "testers"], ["train", "plane"], ["test", "contrast"], ["trainer", "dev"]]
+)
+def test_classes_whose_names_are_like_those_of_splits_are_classes(classes, tmp_path):
+    folder = write_classes(tmp_path / "photos", classes, count=20)
+    assert {file.class_name for file in splits(folder, test_share=0.3).train} == set(classes)
+
+
 def test_what_is_evaluated_on_is_test_or_a_share_or_all(split, flat):
     assert len(evaluated(split)) == 6 and len(evaluated(split, test_share=0.5)) == 6
     assert names(evaluated(flat, test_share=0.2)) == names(splits(flat, test_share=0.2).test)
@@ -228,13 +259,13 @@ def test_of_a_jpeg_no_detail_is_lost_that_the_size_has_room_for(tmp_path):
     assert np.abs(np.diff(small, axis=1)).min() > 100
 
 
-def png_of_declared_size(path: pathlib.Path, width: int, height: int) -> None:
-    """Writes a PNG of a few bytes whose header declares another size."""
+def png_of_declared_size(path: pathlib.Path, width: int, height: int, depth: int = 8, kind: int = 2) -> None:
+    """Writes a PNG of 1,000 bytes, whose header may declare another size than these have."""
 
     def chunk(name: bytes, content: bytes) -> bytes:
         return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
 
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    header = struct.pack(">IIBBBBB", width, height, depth, kind, 0, 0, 0)
     content = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0" * 1000)) + chunk(b"IEND", b"")
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + content)
 
@@ -258,6 +289,8 @@ DAMAGES = {
     "2 GB": (lambda path: png_of_declared_size(path, 30_000, 24_000), "declares far more than the 67,108,864 pixels"),
     "declared": (lambda path: png_of_declared_size(path, 9_000, 9_000), "declares 9000x9000 pixels, at most 67"),
     "16 bits": (lambda path: Image.fromarray(np.full((8, 8), 4000, np.uint16)).save(path), "pixels have 16 bits"),
+    **{f"16 bits, {name}": (lambda path, kind=kind: png_of_declared_size(path, 4, 4, 16, kind), "pixels have 16 bits")
+       for name, kind in (("grey", 0), ("colour", 2), ("grey and transparent", 4), ("colour and transparent", 6))},
     "large": (lambda path: os.truncate(path, 2**31), "it has more than 268,435,456 bytes"),
 }  # fmt: skip
 
