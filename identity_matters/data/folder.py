@@ -324,8 +324,8 @@ def _require_no_splits(folder: str, names: Sequence[str]) -> None:
     if train and test:
         raise UserError(
             f"{folder} has folders {train[0]}/ and {test[0]}/, which look like splits and not like classes; "
-            f"--train_split={train[0]} --test_split={test[0]} (train_split={train[0]!r}, test_split={test[0]!r}) "
-            "reads them"
+            f"rename them to {TRAIN}/ and {TEST}/, or read them with --train_split={train[0]} --test_split={test[0]} "
+            f"(train_split={train[0]!r}, test_split={test[0]!r})"
         )
 
 
