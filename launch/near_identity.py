@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from identity_matters.errors import damaged_table, explaining
 from identity_matters.fields import check_fields, option, require
 from identity_matters.runs.job_table import Job, Progress
 from identity_matters.runs.tables import read_rows
@@ -72,9 +73,8 @@ def main(config: NearIdentityConfig, run_dir: str) -> int:
     names = [block.name for block in measurement.blocks]
 
     def remove(progress: Progress) -> list[dict]:
-        rows = read_rows(os.path.join(run_dir, BLOCKS))
-        order = [row["block"] for row in sorted(rows, key=lambda row: row["ratio"])][:-1]
-        return near_identity.removed_rows(network, images, labels, order, progress)
+        order = smallest_first(os.path.join(run_dir, BLOCKS), names)
+        return near_identity.removed_rows(network, images, labels, order[:-1], progress)
 
     def report(_: object, rows: list[dict], *removed: list[dict]) -> Report:
         lines = [table(rows), *map(removable, removed)]
@@ -94,6 +94,13 @@ def main(config: NearIdentityConfig, run_dir: str) -> int:
         check=lambda run: trained_run.require_same_weights(run, digest, config.saved_run),
     )
     return run(experiment, config, run_dir)
+
+
+def smallest_first(path: str, names: list[str]) -> list[str]:
+    """Returns the names of blocks by their ratios in a results.csv, NaN last; raises UserError for a damaged one."""
+    with explaining(damaged_table(path)):
+        ratios = {row["block"]: float(row["ratio"]) for row in read_rows(path)}
+        return sorted(names, key=lambda name: (np.isnan(ratios[name]), ratios[name]))
 
 
 def removable(removed: list[dict]) -> str:

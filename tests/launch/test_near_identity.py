@@ -1,12 +1,15 @@
 """launch.near_identity: what it prints and writes; test_experiment.py continues it."""
 
+import csv
 import shutil
 
 import numpy as np
+import pytest
 from begun import edit
 
-from identity_matters.runs.tables import read_rows
+from identity_matters.runs.tables import read_rows, write_metrics
 from launch import trained_run
+from launch.near_identity import BLOCKS, REMOVED, smallest_first
 
 
 def test_it_prints_a_line_a_block_and_draws(tiny_blocks):
@@ -26,6 +29,44 @@ def test_other_weights_are_refused(launch, tiny_blocks, tmp_path):
     edit(copy, **{trained_run.DIGEST: "0"})
     code, _, err = launch("near_identity", f"--run_dir={copy}", *flags)
     assert code == 1 and "was computed for other weights" in err
+
+
+def with_cell(column, value):
+    """Edits a table: the first row's cell of a column becomes the value; None removes the column."""
+
+    def change(rows):
+        k = rows[0].index(column)
+        if value is None:
+            return [row[:k] + row[k + 1 :] for row in rows]
+        rows[1][k] = value
+        return rows
+
+    return change
+
+
+@pytest.mark.parametrize("column, value, is_computed_on", [
+    *(("ratio", value, True) for value in ("x", "", None)),  # which the job of removed.csv reads
+    *((column, value, False) for column in ("ratio", "active", "num_removed", "error") for value in ("x", None)),
+    ("error", "nan", False), ("operations", None, False),
+])  # fmt: skip
+def test_a_run_does_not_go_on_from_an_edited_table(launch, tiny_blocks, tmp_path, column, value, is_computed_on):
+    run_dir, flags, _ = tiny_blocks
+    run = shutil.copytree(run_dir, tmp_path / "blocks")
+    name = BLOCKS if column in ("ratio", "active") else REMOVED
+    if is_computed_on:
+        (run / REMOVED).unlink()
+    rows = list(csv.reader((run / name).open()))
+    with (run / name).open("w") as file:
+        csv.writer(file, lineterminator="\n").writerows(with_cell(column, value)(rows))
+    code, _, err = launch("near_identity", f"--run_dir={run}", *flags)
+    assert (code, "Traceback" in err) == (1, False) and "which seem damaged" in err.splitlines()[-1], err
+    assert str(run) in err.splitlines()[-1]
+
+
+def test_blocks_are_removed_by_their_ratios_whatever_else_the_table_holds(tmp_path):
+    ratios = {"a": 0.5, "b": np.nan, "other": 0.1, "c": 0.3}
+    write_metrics(str(tmp_path / BLOCKS), [{"block": name, "ratio": ratio} for name, ratio in ratios.items()])
+    assert smallest_first(str(tmp_path / BLOCKS), ["a", "b", "c"]) == ["c", "a", "b"]
 
 
 def test_without_the_errors(launch, tiny_run, tmp_path):
