@@ -8,10 +8,12 @@ weights that Keras would decay, where decoupled_weight_decay is of convolution k
 """
 
 import json
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import keras
+import numpy as np
 
 from identity_matters.errors import UserError, first_line, truncated_repr
 from identity_matters.fields import require
@@ -59,6 +61,8 @@ def from_text(text: str) -> keras.optimizers.Optimizer | Schedule | None:
         return None
     try:
         contents = json.loads(text)
+        is_object = isinstance(contents, dict) and isinstance(contents.get("config"), dict)
+        require(is_object, f"it is no object of a class with its config: {truncated_repr(text)}")
         for found in _classes(contents):
             is_known = (
                 found.get("module") in _MODULES or found.get("registered_name") in keras.saving.get_custom_objects()
@@ -86,9 +90,24 @@ def _classes(value: Any) -> Iterator[dict]:
 
 
 def has_fixed_rate(text: str) -> bool:
-    """Returns whether a text is of an optimiser whose learning rate is a number, which callbacks may change."""
-    return (
-        bool(text)
-        and "learning_rate" in (config := json.loads(text)["config"])
-        and not isinstance(config["learning_rate"], dict)
-    )
+    """Returns whether a text is of an optimiser whose learning rate is a number, which callbacks may change.
+
+    Raises UserError as `from_text`, and where the optimiser or schedule of the text cannot make a step.
+    """
+    given = from_text(text)
+    if given is None:
+        return False
+    try:
+        rate = float(given(0) if isinstance(given, Schedule) else _tried(given))
+    except Exception as error:  # Keras looks at few arguments before a step, and then raises almost any
+        raise UserError(f"optimizer cannot make a step: {first_line(error)}; change its arguments") from error
+    require(math.isfinite(rate), f"optimizer makes a step to {rate}; change its arguments")
+    return not (isinstance(given, Schedule) or isinstance(json.loads(text)["config"]["learning_rate"], dict))
+
+
+def _tried(optimizer: keras.optimizers.Optimizer) -> float:
+    """Returns the sum of a small kernel of ones after a step of an optimiser, which is not used again."""
+    kernel = keras.Variable(np.ones((1, 1, 2, 2), np.float32), name="tried")
+    optimizer.build([kernel])
+    optimizer.apply([keras.ops.full(kernel.shape, 0.1)], [kernel])
+    return float(keras.ops.sum(kernel))

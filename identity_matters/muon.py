@@ -19,6 +19,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from identity_matters.config import TrainConfig
+
 # Jordan et al. 2024: p(s) = a s + b s³ + c s⁵ has p′(0) as large as it can be while p∘…∘p stays within 0.7 … 1.2.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
@@ -36,8 +38,12 @@ def orthogonalize(matrices: Any, num_steps: int = 5) -> Any:
     every 3 steps see the longer side m. In float32 singular values below about 3e-4 ‖u‖_F are rounding.
 
     Returns:
-      float32 tensor [..., m, n], as the given matrices, independent of their scale; zeros where one is zero.
+      Tensor [..., m, n] of float64 or float32 as the given matrices, of float32 if those are of half precision;
+      independent of their scale, zeros where one is zero.
     """
+    dtype = keras.backend.standardize_dtype(matrices.dtype)
+    if dtype in ("float16", "bfloat16"):  # of 11 and 8 bits, in which the iteration would be mostly rounding
+        matrices = ops.cast(matrices, "float32")
     if matrices.shape[-2] < matrices.shape[-1]:
         return ops.swapaxes(orthogonalize(ops.swapaxes(matrices, -1, -2), num_steps), -1, -2)
     # The squares of entries below 1e-19, which plain networks have, would underflow to 0.
@@ -54,7 +60,7 @@ def _steps_on_one_gram(matrices: Any, num_steps: int) -> Any:
     """Steps of the iteration on matrices [..., m, n] of singular values up to 1.2; m ≥ n."""
     a, b, c = COEFFICIENTS
     gram = ops.matmul(ops.swapaxes(matrices, -1, -2), matrices)
-    identity = ops.eye(matrices.shape[-1], dtype="float32")
+    identity = ops.eye(matrices.shape[-1], dtype=matrices.dtype)
     product = None
     for step in range(num_steps):
         factor = a * identity + b * gram + c * ops.matmul(gram, gram)
@@ -82,10 +88,13 @@ class Muon(_base()):
     Args:
       learning_rate: η, or a schedule: about the spectral norm of a kernel's step over √max(1, r/c).
       momentum: μ in [0, 1).
-      newton_schulz_steps: Steps of `orthogonalize`.
+      newton_schulz_steps: Steps of `orthogonalize`, 1 to 100.
       orthogonalize_dense: Whether variables of rank 2 are orthogonalised too: the kernels of Dense layers, that of the
         logits among them, and embeddings, for which this is not meant.
       **options: Those of keras.optimizers.Optimizer: weight_decay λ is decoupled, W ← (1 − ηλ)W, global_clipnorm, name.
+
+    Raises:
+      UserError: momentum or newton_schulz_steps is out of its range.
     """
 
     def __init__(
@@ -98,6 +107,8 @@ class Muon(_base()):
         name: str = "muon",
         **options: Any,
     ) -> None:
+        # The limits of the flags; they are met here too where a file or a user makes the optimiser.
+        TrainConfig(momentum=momentum, newton_schulz_steps=newton_schulz_steps)
         super().__init__(learning_rate=learning_rate, name=name, **options)
         self.momentum, self.nesterov, self.newton_schulz_steps = momentum, nesterov, newton_schulz_steps
         self.orthogonalize_dense = orthogonalize_dense
@@ -130,13 +141,13 @@ class Muon(_base()):
             momentums.append(self.momentum * momentum + gradient)
             steps.append(gradient + self.momentum * momentums[-1] if self.nesterov else momentums[-1])
             if len(variable.shape) == 4 or self.orthogonalize_dense and len(variable.shape) == 2:
-                kernels.setdefault(tuple(variable.shape), []).append(i)
-        for shape, indices in kernels.items():
+                kernels.setdefault((tuple(variable.shape), str(steps[-1].dtype)), []).append(i)
+        for (shape, _), indices in kernels.items():
             matrices = ops.stack([ops.reshape(steps[i], (-1, shape[-1])) for i in indices])
             scale = max(1.0, matrices.shape[-1] / matrices.shape[-2]) ** 0.5
             orthogonal = scale * orthogonalize(matrices, self.newton_schulz_steps)
             for position, i in enumerate(indices):
-                steps[i] = ops.reshape(orthogonal[position], shape)
+                steps[i] = ops.cast(ops.reshape(orthogonal[position], shape), steps[i].dtype)
         return list(zip(momentums, steps, strict=True))
 
     def get_config(self) -> dict:

@@ -8,6 +8,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+from refusals import refused
 
 from identity_matters import training
 from identity_matters.muon import COEFFICIENTS, Muon, orthogonalize
@@ -97,6 +98,43 @@ def test_updates_are_those_of_the_formulas(nesterov, dense):
             weights[i] = weights[i] - 0.1 * step
     for variable, weight in zip(variables, weights):
         np.testing.assert_allclose(keras.ops.convert_to_numpy(variable), weight, atol=2e-5)
+
+
+TOLERANCES = {"float64": 1e-7, "float32": 1e-5, "float16": 3e-3, "bfloat16": 2e-2}  # the rate is of float32
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("dense", [False, True])
+def test_variables_of_any_precision_are_updated(dtype, dense):
+    """Several of one shape at once, and of two types; half precision keeps its 11 or 8 bits."""
+    rng = np.random.default_rng(2)
+    weights = [rng.standard_normal(shape) for shape in ((3, 3, 2, 4), (3, 3, 2, 4), (4,), (6, 3))]
+    variables = [keras.Variable(weight, dtype=dtype) for weight in weights]
+    variables.append(keras.Variable(weights[0], dtype="float32"))
+    optimizer = Muon(0.1, newton_schulz_steps=3, orthogonalize_dense=dense)
+    gradients = [rng.standard_normal(variable.shape) for variable in variables]
+    optimizer.build(variables)
+    optimizer.apply([keras.ops.convert_to_tensor(g, v.dtype) for g, v in zip(gradients, variables)], variables)
+    for variable, weight, gradient in zip(variables, [*weights, weights[0]], gradients):
+        step = 1.95 * gradient
+        if len(weight.shape) == 4 or dense and len(weight.shape) == 2:
+            step = by_svd(step.reshape(-1, step.shape[-1]), 3).reshape(step.shape)
+        found = keras.ops.convert_to_numpy(keras.ops.cast(variable, "float64"))
+        np.testing.assert_allclose(found, weight - 0.1 * step, rtol=0, atol=TOLERANCES[variable.dtype])
+        assert variable.dtype == (dtype if variable is not variables[-1] else "float32")
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"newton_schulz_steps": 10**9}, "newton_schulz_steps must be at most 100, got 1000000000"),
+        ({"newton_schulz_steps": 0}, "newton_schulz_steps must be at least 1, got 0"),
+        ({"momentum": 1.0}, "momentum must lie in [0, 1), got 1.0"),
+    ],
+)
+def test_the_limits_of_the_flags_are_those_of_the_class(options, words):
+    assert words in refused(Muon, **options)
+    assert words in refused(Muon.from_config, Muon().get_config() | options)
 
 
 def test_the_config_makes_the_same_optimizer_again():
