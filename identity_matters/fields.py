@@ -51,8 +51,11 @@ def nested(config: Any, values: dict[str, Any]) -> dict[str, Any]:
     for field in dataclasses.fields(config):
         inner = getattr(config, field.name)
         if dataclasses.is_dataclass(inner) and isinstance(part := result.get(field.name, {}), dict):
-            flags = {name.name for name, _ in all_fields(inner) if name.metadata.get("flag", True)}
-            beside = {name: result.pop(name) for name in (flags - part.keys()) & result.keys()}
+            names = {name.name for name, _ in all_fields(inner) if name.metadata.get("flag", True)}
+            own = dataclasses.fields(inner)
+            if any(dataclasses.is_dataclass(getattr(inner, name.name)) for name in own):  # the config of a whole run
+                names |= {name.name for name in own}
+            beside = {name: result.pop(name) for name in (names - part.keys()) & result.keys()}
             if beside or part:
                 result[field.name] = nested(inner, beside | part)
     return result

@@ -16,9 +16,9 @@ from typing import Any, Literal, get_args, get_origin
 
 from absl import flags
 
-from identity_matters.errors import UserError
-from identity_matters.fields import all_fields, from_json, require, with_fields
-from identity_matters.runs.config_json import config_of
+from identity_matters.errors import UserError, truncated_repr
+from identity_matters.fields import all_fields, from_json, nested, require, with_fields
+from identity_matters.runs.config_json import config_of, flat
 from identity_matters.runs.files import read_json
 
 _INDENT = 30  # columns of --help
@@ -95,39 +95,60 @@ def parse(values: flags.FlagValues, argv: list[str]) -> list[str]:
         raise UserError(f"there is no flag --{error.flagname}; {hint}") from None
 
 
-def base(values: flags.FlagValues, presets: dict[str, Any]) -> Any:
-    """Returns the config that the flags begin with: --config's, on top of a preset's, or that of a preset.
+def base(values: flags.FlagValues, presets: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Returns the config that the flags begin with, and the fields of it that a --config of flags changes.
+
+    The former is the config of the run that --config names, or else that of a preset.
 
     Raises:
-      UserError: --config does not hold fields of this launcher as JSON, or is a run's and --preset is given too.
+      UserError: --config holds no JSON object or no config of this launcher, or is a run's and --preset is given too.
     """
     preset = presets[values["preset"].value] if "preset" in values else next(iter(presets.values()))
     path = values["config"].value if "config" in values else None
     if not path:
-        return preset
+        return preset, {}
     try:
         contents = read_json(os.path.join(path, "config.json") if os.path.isdir(path) else path)
         if not isinstance(contents, dict) or "config" not in contents:
-            return from_json(preset, contents)
+            require(isinstance(contents, dict), f"it must be a JSON object, got {truncated_repr(contents)}")
+            return preset, nested(preset, contents)
         require("preset" not in values or not values["preset"].present, "it is the config of a run; leave out --preset")
-        return config_of(contents, preset)
+        return config_of(contents, preset), {}
     except (OSError, ValueError) as error:
         raise UserError(f"--config={path} cannot be used: {error}") from error
 
 
 def changes(values: flags.FlagValues, presets: dict[str, Any]) -> dict[str, Any]:
     """Returns the given flags that differ from the config that they begin with, by name."""
-    fields = flag_fields(base(values, presets))
-    given = {field.name: (values[field.name].value, default) for field, default, _ in fields}
-    return {name: value for name, (value, default) in given.items() if value not in (None, default)}
+    config, changed = base(values, presets)
+    in_file = {name: tuple(value) if isinstance(value, list) else value for name, value in flat(changed).items()}
+    given = {field.name: (values[field.name].value, default) for field, default, _ in flag_fields(config)}
+    differ = {name: value not in (None, in_file.get(name, default)) for name, (value, default) in given.items()}
+    return {name: value for name, (value, _) in given.items() if differ[name]}
 
 
 def config_from(values: flags.FlagValues, presets: dict[str, Any]) -> Any:
-    """Returns `base` with the given flags in place of its values; raises UserError for one that it refuses."""
-    preset, changed = base(values, presets), changes(values, presets)
-    for name, why in _refusals(preset, values).items():
+    """Returns `base` with the given flags in place of its values; raises UserError for what they are together."""
+    (config, in_file), changed = base(values, presets), changes(values, presets)
+    for name, why in _refusals(config, values).items():
         require(name not in changed, f"--{name} is {why}")
-    return with_fields(preset, **changed)
+    if not in_file:
+        return with_fields(config, **changed)
+    try:  # together: what a file lacks, a flag may give
+        return from_json(config, _merged(in_file, nested(config, changed)))
+    except UserError as error:
+        try:
+            from_json(config, in_file)
+        except UserError:
+            raise UserError(f"--config={values['config'].value} cannot be used: {error}") from error
+        raise
+
+
+def _merged(fields: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
+    """Returns the fields of a config, and of the configs in it, with others in their place."""
+    both = {name: _merged(fields[name], value) for name, value in others.items()
+            if isinstance(value, dict) and isinstance(fields.get(name), dict)}  # fmt: skip
+    return fields | others | both
 
 
 def _refusals(config: Any, values: flags.FlagValues) -> dict[str, str]:

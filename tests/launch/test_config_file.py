@@ -6,6 +6,7 @@ import json
 import pytest
 from launching import config_of
 
+from identity_matters.fields import all_fields
 from identity_matters.presets import TRAIN_PRESETS
 
 
@@ -38,6 +39,35 @@ def test_relative_places_of_data_are_those_of_the_run(tiny_run, tmp_path, monkey
     assert config_of("train", written(tmp_path / "config.json", record)).data.npz == str(
         tmp_path / "there" / "images.npz"
     )
+
+
+@pytest.mark.parametrize(
+    "contents, flags, expected",
+    [
+        ({"test_share": 0.2}, ["--images=photos"], {"images": "photos", "test_share": 0.2}),
+        ({"widths": [4, 8, 16]}, ["--stem_width=2"], {"widths": (4, 8, 16), "stem_width": 2}),
+        ({"model": {"widths": [4, 8, 16]}}, ["--stem_width=2"], {"widths": (4, 8, 16), "stem_width": 2}),
+        ({"data": {"npz": "a.npz"}}, ["--npz=", "--images=photos"], {"npz": "", "images": "photos"}),
+        ({"warmup_steps": 60_000}, ["--train_steps=90000"], {"warmup_steps": 60_000, "train_steps": 90_000}),
+        ({"train_steps": 7, "decay_steps": []}, ["--train_steps=9"], {"train_steps": 9, "decay_steps": ()}),
+    ],
+)
+@pytest.mark.parametrize("launcher", ["train", "cluster"])
+def test_flags_complete_what_a_file_begins(tmp_path, contents, flags, expected, launcher):
+    config = config_of(launcher, written(tmp_path / "flags.json", contents), *flags)
+    values = {field.name: getattr(holder, field.name) for field, holder in all_fields(config)}
+    assert {name: values[name] for name in expected} == expected
+
+
+def test_what_flags_and_a_file_are_not_together_is_said_of_the_flags(launch, tmp_path):
+    flag = written(tmp_path / "flags.json", {"images": "photos", "test_share": 0.2})
+    code, _, err = launch("train", flag, "--npz=a.npz", f"--run_dir={tmp_path}/run")
+    assert (code, err) == (1, "error: npz and images are both given; give one of them\n")
+
+
+def test_workers_take_the_config_of_a_run(tiny_run, tiny_config):
+    config = config_of("cluster", f"--config={tiny_run}", "--num_workers=4", "--seed=5")
+    assert config.train == dataclasses.replace(tiny_config, seed=5) and config.num_workers == 4
 
 
 @pytest.mark.parametrize(
