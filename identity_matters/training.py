@@ -23,6 +23,7 @@ from identity_matters import given_optimizer, networks
 from identity_matters.batch_norm import fuse
 from identity_matters.config import DataConfig, TrainConfig
 from identity_matters.data.batches import Batches, open_batches
+from identity_matters.data.folder import require_apart
 from identity_matters.data.source import Source, config_of_given, open_source
 from identity_matters.distributed import rendezvous
 from identity_matters.distributed.shared_run import open_run, recording_failure
@@ -114,6 +115,7 @@ def train(
     config = dataclasses.replace(config, **{name: text for name, text in given.items() if text})
     callbacks = checked_callbacks(callbacks, given_optimizer.has_fixed_rate(config.keras_optimizer))
     rows = workers.check(config, callbacks)
+    require_apart(config.data, os.fsdecode(run_dir))
     with workers.in_turn(config.data.download), workers.active():
         source = open_source(config.data, data)
         config = fitted_to(source, config, is_given=data is not None)

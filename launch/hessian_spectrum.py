@@ -120,7 +120,7 @@ class Spectra:
         self._config, self._run_dir, self._begun = config, run_dir, time.monotonic()
         self.weights = {"": config.at_step} | ({START: 0} if config.with_start else {})  # steps, by the tables' prefix
         self._run_config = trained_run.read_config(
-            config.saved_run, config.pretrained, config.at_step, config.data_dir, config.npz
+            config.saved_run, config.pretrained, config.at_step, config.data_dir, config.npz, run_dir
         )
         self._images, self._labels, self.data = trained_run.first_examples(self._run_config, config.examples)
         self._models: dict[str, keras.Model] = {}

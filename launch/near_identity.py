@@ -62,7 +62,9 @@ class NearIdentityConfig:
 
 def main(config: NearIdentityConfig, run_dir: str) -> int:
     """Measures, draws and prints."""
-    run_config = trained_run.read_config(config.saved_run, config.pretrained, config.at_step, config.data_dir)
+    run_config = trained_run.read_config(
+        config.saved_run, config.pretrained, config.at_step, config.data_dir, run_dir=run_dir
+    )
     with terminal.silenced_stderr():
         from identity_matters import near_identity
 

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 def main(config: StudyConfig, run_dir: str) -> int:
     """Computes and draws the figures that the config asks for, and checks the paper's statements, in run_dir."""
     with terminal.silenced_stderr():
-        import tensorflow  # noqa: F401, all that is slow to import
+        import keras  # noqa: F401, all that is slow to import, or that KERAS_BACKEND lets fail
+        import tensorflow  # noqa: F401
 
         from shortcut_study import report
 

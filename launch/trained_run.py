@@ -12,6 +12,7 @@ import numpy as np
 
 from identity_matters.config import DataConfig, TrainConfig
 from identity_matters.data.arrays import examples_summary
+from identity_matters.data.folder import require_apart
 from identity_matters.data.source import Split, open_source, require_unchanged, say_named_by
 from identity_matters.errors import UserError, note
 from identity_matters.fields import require
@@ -26,7 +27,7 @@ DIGEST = "weights_digest"  # in config.json: a continued run must have the same 
 
 
 def read_config(
-    saved_run: str, pretrained: str = "", at_step: int = -1, data_dir: str = "", npz: str = ""
+    saved_run: str, pretrained: str = "", at_step: int = -1, data_dir: str = "", npz: str = "", run_dir: str = ""
 ) -> TrainConfig:
     """Returns the config of a training run or, as far as the network and the data go, of a network that ships.
 
@@ -35,9 +36,11 @@ def read_config(
       pretrained: str. A key of identity_matters.pretrained.NETWORKS, in place of saved_run.
       at_step: int. If not negative, the run need not be finished.
       data_dir, npz: str. In place of the run's; a line says where the data of a run are read without them.
+      run_dir: str. Where what is measured will be written.
 
     Raises:
-      UserError: there is no such run or network, it is not finished, both are given, or its data have changed.
+      UserError: there is no such run or network, it is not finished, both are given, its data have changed, or run_dir
+        lies among its images.
     """
     require(not (saved_run and pretrained), "--saved_run and --pretrained are both given; give one of them")
     if pretrained and at_step > 0:
@@ -61,6 +64,8 @@ def read_config(
     except UserError as error:
         raise UserError(f"saved_run {saved_run} is damaged, or was written by another version: {error}") from error
     data = dataclasses.replace(config.data, data_dir=data_dir or config.data.data_dir, npz=npz or config.data.npz)
+    if run_dir:
+        require_apart(data, run_dir)
     if record.get("data_digest"):
         require_unchanged(open_source(data), data, record, f"saved_run {saved_run}")
     if not npz:

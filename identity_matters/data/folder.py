@@ -295,6 +295,17 @@ def files_to_evaluate_on(config: DataConfig) -> list[ImageFile]:
     return files
 
 
+def require_apart(config: DataConfig, path: str) -> None:
+    """Raises UserError where what is written at a path would be read as images of the folder that a config names."""
+    if not config.images:
+        return
+    splits = [os.path.join(config.images, name) for name in (config.train_split or TRAIN, config.test_split or TEST)]
+    is_split = any(map(os.path.isdir, splits))
+    for root in splits if is_split else [config.images]:
+        is_inside = os.path.join(os.path.realpath(path), "").startswith(os.path.join(os.path.realpath(root), ""))
+        require(not is_inside, f"{path} is in the folder of images {root}, where it would be a class; choose another")
+
+
 def split_files(folder: str, split: str = "") -> list[ImageFile]:
     """Returns the images of a folder of class folders in order; raises UserError where it is none."""
     root = os.path.join(folder, split).rstrip(os.sep) or os.sep

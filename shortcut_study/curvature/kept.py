@@ -18,6 +18,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from identity_matters.errors import explaining, unnamed_file
+
 PROBLEM = "problem.json"
 ROUNDING = {"float32": 1e-5, "float64": 1e-12}  # of a product's norm, on other devices or threads
 
@@ -124,9 +126,10 @@ class KeptProducts:
     @staticmethod
     def _replace(path: str, write: Callable) -> None:
         """Writes a file under another name first, so that a kill leaves the whole of it or nothing."""
-        with open(f"{path}.part", "wb") as file:
-            write(file)
-        os.replace(f"{path}.part", path)
+        with explaining(unnamed_file(path)):  # a full disk
+            with open(f"{path}.part", "wb") as file:
+                write(file)
+            os.replace(f"{path}.part", path)
 
     def _file(self, key: str, content: str) -> str:
         return os.path.join(self._path, f"{key}-{content}.npy")

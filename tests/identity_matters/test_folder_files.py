@@ -14,7 +14,8 @@ from loaded import load
 from PIL import Image
 from refusals import refused
 
-from identity_matters.config import DataConfig
+from identity_matters import training
+from identity_matters.config import DataConfig, TrainConfig
 from identity_matters.data import folder as folder_module
 from identity_matters.data.folder import files_to_evaluate_on, read_splits, split_files
 from identity_matters.data.source import open_source
@@ -132,6 +133,31 @@ def test_splits_of_other_names_are_not_taken_for_classes(train, test, others, tm
 def test_classes_whose_names_are_like_those_of_splits_are_classes(classes, tmp_path):
     folder = write_classes(tmp_path / "photos", classes.split(), count=20)
     assert {file.class_name for file in splits(folder, test_share=0.3).train} == set(classes.split())
+
+
+@pytest.mark.parametrize(
+    "layout, path, words",
+    [
+        ("flat", "flat/run", "is in the folder of images"),
+        ("flat", "flat/ant/deep/run", "is in the folder of images"),
+        ("flat", "flat", "is in the folder of images"),
+        ("flat", "link/run", "is in the folder of images"),
+        ("flat", "flat_run", ""),
+        ("split", "split/test/run", "is in the folder of images"),
+        ("split", "split/run", ""),  # which no split reads
+        ("split", "run", ""),
+    ],
+)
+def test_what_a_run_writes_is_no_class(flat, split, tmp_path, monkeypatch, layout, path, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to("flat")
+    config = DataConfig(images=layout, test_share=0.2 if layout == "flat" else 0)
+    if words:
+        assert words in refused(folder_module.require_apart, config, path)
+        assert words in refused(training.train, TrainConfig(data=config), path)
+        assert not (tmp_path / path / "config.json").exists()
+    else:
+        folder_module.require_apart(config, path)
 
 
 def test_what_is_evaluated_on_is_test_or_a_share_or_all(split, flat):

@@ -1,5 +1,6 @@
 """What the environment of a command holds ends it in no traceback, and a hang in none of its libraries."""
 
+import importlib.util
 import os
 import resource
 import subprocess
@@ -31,6 +32,65 @@ def test_a_backend_that_is_none_and_warnings_as_errors_end_no_command(tmp_path):
     for name, flags in (("train", [*FLAGS, "--train_steps=2", "--checkpoint_every=1"]), ("plot", ["--format=pdf"])):
         done = command(name, f"--run_dir={tmp_path}/run", *flags, env=environment)
         assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+
+
+END = """
+import atexit, sys, time
+from launch import launcher, plot
+atexit.register(lambda: open(sys.argv[1], "w").close())
+if {hangs}:
+    launcher._LONGEST_END = 0.5
+    atexit.register(time.sleep, 200)
+sys.argv[1:] = sys.argv[2:]
+plot.cli()
+"""
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_what_libraries_do_at_the_end_is_done_or_not_waited_for(tmp_path, hangs):
+    flags = [f"{tmp_path}/ended", f"--run_dir={tmp_path}/none"]
+    script = [sys.executable, "-c", END.format(hangs=hangs), *flags]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 1 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+    assert (tmp_path / "ended").exists() != hangs
+
+
+@pytest.mark.parametrize(
+    "name, flags",
+    [
+        ("evaluate", ["--pretrained=digits", "--max_examples=20"]),
+        ("train", [*FLAGS, "--train_steps=2", "--checkpoint_every=1"]),
+    ],
+)
+def test_nothing_is_left_in_the_temporary_folder(tmp_path, name, flags):
+    (tmp_path / "temporary").mkdir()
+    flags = [*flags, f"--run_dir={tmp_path}/run"] if name == "train" else flags
+    done = command(name, *flags, env=os.environ | {"TMPDIR": f"{tmp_path}/temporary"})
+    assert done.returncode == 0, done.stderr
+    assert os.listdir(tmp_path / "temporary") == []
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="torch is there")
+@pytest.mark.parametrize(
+    "name, flags",
+    [
+        ("shortcut_study", ["--preset=smoke"]),
+        *(
+            pytest.param(name, flags, marks=pytest.mark.slow)
+            for name, flags in (
+                ("train", FLAGS),
+                ("near_identity", ["--pretrained=digits"]),
+                ("hessian_spectrum", ["--pretrained=digits"]),
+                ("ablations", ["--preset=mnist"]),
+            )
+        ),
+    ],
+)
+def test_a_backend_that_is_not_installed_is_one_line_before_anything_is_computed(tmp_path, name, flags):
+    done = command(name, f"--run_dir={tmp_path}/run", *flags, env=os.environ | {"KERAS_BACKEND": "torch"})
+    assert done.returncode == 1 and not (tmp_path / "run" / "results.csv").exists()
+    assert done.stderr.splitlines()[-1] == "error: KERAS_BACKEND=torch cannot be used: No module named 'torch'"
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(
