@@ -37,11 +37,11 @@ def test_a_backend_that_is_none_and_warnings_as_errors_end_no_command(tmp_path):
 END = """
 import atexit, sys, time
 from launch import launcher, plot
-atexit.register(lambda: open(sys.argv[1], "w").close())
+path = sys.argv.pop(1)
+atexit.register(lambda: open(path, "w").close())
 if {hangs}:
     launcher._LONGEST_END = 0.5
     atexit.register(time.sleep, 200)
-sys.argv[1:] = sys.argv[2:]
 plot.cli()
 """
 
