@@ -15,6 +15,7 @@ import json
 import math
 import os
 from collections.abc import Callable
+from typing import BinaryIO
 
 import numpy as np
 
@@ -75,7 +76,7 @@ class KeptProducts:
             else:
                 difference, size = np.linalg.norm(found - mvp_fn(vector)), np.linalg.norm(found)
                 if not difference <= max(ROUNDING[found.dtype.name], self._rounding) * size:
-                    raise self._of_another("loss, or another model or type,")
+                    raise self._of_another("loss, or of another model or type")
                 self._is_checked = True
             return found
 
@@ -121,7 +122,14 @@ class KeptProducts:
             self._replace(
                 os.path.join(self._path, PROBLEM), lambda file: file.write(json.dumps(self._digests).encode())
             )
-        self._replace(self._file(key, self._files[key]), lambda file: np.save(file, product))
+
+        def save(file: BinaryIO) -> None:
+            """As np.save does, whose error on a full disk does not say that it is full."""
+            header = np.lib.format.header_data_from_array_1_0(product)
+            np.lib.format.write_array_header_1_0(file, header)
+            file.write(product.data)
+
+        self._replace(self._file(key, self._files[key]), save)
 
     @staticmethod
     def _replace(path: str, write: Callable) -> None:

@@ -23,7 +23,7 @@ class ModelSpectrum(NamedTuple):
       quadrature: Known eigenvalues, and Ritz values, weights and error bounds of random vectors for the others.
       dim: Number of eigenvalues.
       eigenvectors: [k, dim], of the known eigenvalues quadrature.known, in the order of model.trainable_variables.
-        Each is off by an angle of its known_bound over the distance to the next eigenvalue, at most.
+        Each is off by an angle of its known_bounds over the distance to the next eigenvalue, at most.
       heading: Whose spectrum it is.
     """
 

@@ -1,13 +1,17 @@
 """The exports that docs/guides/run_directory.md shows, run as written: all of them answer as the network does."""
 
+import dataclasses
 import pathlib
 import re
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from identity_matters import evaluation, training
 from identity_matters.data.digits import mnist_sample
+from shortcut_study.curvature import with_dtype
 
 pytestmark = pytest.mark.slow
 
@@ -52,6 +56,17 @@ def test_tflite_answers_as_the_saved_model(run_snippet, digits, logits):
     interpreter = tf.lite.Interpreter("digits.tflite")
     answer = interpreter.get_signature_runner("serving_default")(images=digits)
     np.testing.assert_allclose(answer["logits"], logits, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:.*tf.lite.Interpreter is deprecated")
+def test_after_mixed_precision_tflite_takes_the_float32_copy(tiny_config, digits, tmp_path):
+    model = dataclasses.replace(tiny_config.model, mixed_precision=True)
+    training.train(dataclasses.replace(tiny_config, model=model), tmp_path / "run")
+    network = with_dtype(keras.saving.load_model(tmp_path / "run" / "model.keras"), "float32")
+    evaluation.export(network, str(tmp_path / "saved_model"))
+    converted = tf.lite.TFLiteConverter.from_saved_model(str(tmp_path / "saved_model")).convert()
+    answer = tf.lite.Interpreter(model_content=converted).get_signature_runner("serving_default")(images=digits)
+    np.testing.assert_allclose(answer["logits"], network(digits), atol=1e-4)
 
 
 @pytest.mark.filterwarnings("ignore:.*np.object")

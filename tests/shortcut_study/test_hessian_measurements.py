@@ -1,5 +1,6 @@
 """What users read off a Hessian: spectra, diagonals, layers, bars, kept products, the callback, reports."""
 
+import errno
 import itertools
 import re
 
@@ -184,6 +185,15 @@ def test_a_damaged_product_is_computed_again_and_what_is_no_folder_of_products_i
             kept_quadrature(other, [])
 
 
+def test_a_product_that_the_disk_has_no_room_for_is_named(tmp_path, monkeypatch):
+    def full(file, header):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(np.lib.format, "write_array_header_1_0", full)
+    with pytest.raises(OSError, match=rf"cannot write {tmp_path}/products/.*npy: No space left on device"):
+        kept_quadrature(tmp_path / "products", [])
+
+
 def test_the_same_vector_in_another_matrix_is_another_product(tmp_path):
     kept, vector = KeptProducts(tmp_path / "products", {}), np.ones(3)
     assert kept.of(lambda v: v, "a")(vector).tolist() == [1, 1, 1]
@@ -230,7 +240,7 @@ OTHERS = {
     "dtype": ({"dtype": "float64"}, "matrix|weights"),
     "training": ({"training": True}, "matrix"),
     "a loss of Keras": ({"loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True)}, "loss"),
-    "a loss that no digest shows": ({"loss": scaled(1.00005)}, "loss, or another model"),
+    "a loss that no digest shows": ({"loss": scaled(1.00005)}, "loss, or of another model or type; remove"),
 }
 # The default run has one case of each word; these name words of others.
 SLOW = "labels", "sample weights", "dtype", "training", "a loss of Keras"
@@ -265,7 +275,7 @@ def test_another_activation_with_the_same_weights_does_not_take_them(model, tmp_
     curvature.spectrum(model, X, CLASSES, **options)
     other = keras.Sequential([keras.Input((4,)), keras.layers.Dense(16, "sigmoid"), keras.layers.Dense(3)])
     other.set_weights(model.get_weights())
-    with pytest.raises(ValueError, match="holds products of other loss, or another model"):
+    with pytest.raises(ValueError, match="holds products of other loss, or of another model"):
         curvature.spectrum(other, X, CLASSES, **options)
 
 
