@@ -89,3 +89,20 @@ def test_xla_is_asked_for_as_the_config_says_but_of_tensorflow(choice, asked, mo
     assert optimization._jit_compile(choice) is False
     monkeypatch.setattr("keras.backend.backend", lambda: "jax")
     assert optimization._jit_compile(choice) == asked
+
+
+@pytest.mark.parametrize(
+    "fields, rates",
+    [
+        ({"schedule": "cosine"}, {0: 0.05, 4: 0.5 * 0.25 * (1 + np.cos(0.04 * np.pi)), 50: 0.25, 95: 0.003078}),
+        ({"schedule": "linear"}, {0: 0.05, 4: 0.5 * 0.48, 50: 0.25, 95: 0.025}),
+        ({"schedule": "constant"}, {0: 0.05, 4: 0.25, 9: 0.5, 95: 0.5}),
+        ({"schedule": "piecewise", "decay_steps": (50, 90)}, {0: 0.05, 49: 0.5, 50: 0.05, 89: 0.05, 90: 0.005}),
+        ({"schedule": "exponential", "decay_steps": (20,)}, {0: 0.05, 19: 0.5, 20: 0.05, 95: 0.00005}),
+    ],
+)
+def test_a_warm_up_multiplies_the_rates_of_the_whole_run(fields, rates):
+    """100 steps of rate 0.5, the first 10 of them to warm up: what follows is not shifted, nor shortened."""
+    given = {"train_steps": 100, "warmup_steps": 10, "learning_rate": 0.5, "decay_steps": ()}
+    schedule = optimization.learning_rate_schedule(TrainConfig(**given | fields))
+    assert {step: float(schedule(step)) for step in rates} == pytest.approx(rates, rel=1e-3)

@@ -92,6 +92,18 @@ def test_the_imagenet_rate_decays_by_094_every_two_epochs():
     np.testing.assert_allclose(rates, [0.1, 0.1, 0.094, 0.1 * 0.94**10], rtol=1e-5)
 
 
+def test_the_training_figures_of_a_row_are_means_over_steps_wherever_a_checkpoint_divides_them(
+    short, tmp_path, without_results
+):
+    for name, eval_every in (("each", 1), ("run", 3)):
+        steps = {"train_steps": 3, "decay_steps": (), "eval_every": eval_every, "checkpoint_every": 2}
+        training.train(dataclasses.replace(short, **steps), tmp_path / name)
+    (row,), rows = (read_metrics(tmp_path / name / "metrics.csv") for name in ("run", "each"))
+    for name in ("loss", "train_cross_entropy", "train_top1_error", "train_top5_error"):
+        values = [each[name] for each in rows]
+        assert row[name] == pytest.approx(np.mean(values), rel=1e-5) and len(set(values)) > 1, name
+
+
 @pytest.mark.slow
 def test_the_loss_falls_on_real_digits(short, tmp_path):
     # The standard initialiser leaves the saddle at once: every seed tried falls by 0.3 or more every 100 steps.
