@@ -23,7 +23,7 @@ from typing import Any
 
 from identity_matters.errors import MAX_REPR, UserError, truncated_repr
 from identity_matters.fields import names_with, nested, require
-from identity_matters.runs.config_json import read_config_json
+from identity_matters.runs.config_json import flat, read_config_json, seen_from_start
 from identity_matters.runs.files import remove, write_text
 from identity_matters.runs.machine import machine
 
@@ -138,7 +138,7 @@ class RunDirectory:
         known = earlier.get("data_digest", "")
         # Data of the same digest may lie elsewhere now.
         moved = names_with(self._config, "source") if self._data_digest and self._data_digest == known else ()
-        same = *names_with(self._config, "compared", False), *moved, *longer
+        same = *names_with(self._config, "compared", False), *moved, *self._same_places(earlier, config), *longer
         differing = differences(earlier["config"], config, same)
         if len(differing) == 1 and differing[0].startswith("train_steps "):
             differing.append(
@@ -148,6 +148,13 @@ class RunDirectory:
         what = f"{truncated_repr(known)}, now {self._data_digest!r}"
         other = f"{self.path} holds a run on other data: {what}; give the data as they were, or choose another run_dir"
         require(self._data_digest == known or not (known and self._data_digest), other)
+
+    def _same_places(self, earlier: dict, config: dict) -> tuple[str, ...]:
+        """Returns the fields that name a path otherwise than an earlier command did, from another folder, say."""
+        before, now = flat(earlier["config"]), flat(config)
+        named = [name for name in names_with(self._config, "path") if before.get(name) and now.get(name)]
+        places = {name: [seen_from_start(earlier, str(before[name])), now[name]] for name in named}
+        return tuple(name for name, paths in places.items() if len(set(map(os.path.realpath, paths))) == 1)
 
 
 def lock(run: RunDirectory, stack: contextlib.ExitStack, timeout: float) -> None:

@@ -198,6 +198,11 @@ def test_a_source_from_another_folder_is_another_one(tiny_config, tiny_run, whol
     config = config_of(record, TrainConfig())
     assert config.init_from == str(tmp_path / "first" / "source")
     load_model(config, "../first/run", at_step=0)
+    absolute = dataclasses.replace(tiny_config, init_from=config.init_from)
+    assert training.train(absolute, "../first/run")["step"] == 4  # it is the same run
+    assert "another config (old, new): init_from" in refused(
+        training.train, dataclasses.replace(tiny_config, init_from="../second/source"), "../first/run"
+    )
     shutil.rmtree(tmp_path / "first" / "source")
     for name, flags in (("near_identity", ["--examples=10"]), ("hessian_spectrum", ["--examples=10", "--order=2"])):
         code, _, err = launch(name, "--saved_run=../first/run", "--at_step=0", f"--run_dir={name}", *flags)
