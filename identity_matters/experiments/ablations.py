@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from identity_matters import networks, training
 from identity_matters.config import TrainConfig
+from identity_matters.data.folder import require_apart
 from identity_matters.data.source import open_source
 from identity_matters.errors import UserError, damaged_table, explaining
 from identity_matters.experiments import figures as experiment_figures
@@ -66,6 +67,7 @@ def run_ablations(config: AblationConfig, run_dir: str) -> list[dict]:
     held_out = 0 if config.sweep else config.train.data.validation_examples  # a sweep chooses nothing by them
     # A mistake in what names the data must not leave a config.json.
     shared = dataclasses.replace(config.train.data, validation_examples=held_out)
+    require_apart(shared, run_dir)
     source = open_source(shared)
     shape = {"image_shape": source.image_shape, "num_classes": source.num_classes}
     base = dataclasses.replace(config.train, model=dataclasses.replace(config.train.model, **shape))
