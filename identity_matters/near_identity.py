@@ -28,9 +28,9 @@ from identity_matters.runs.tables import read_rows, write_metrics
 
 BATCH_SIZE = 100
 Batches = list[np.ndarray]
-# Layers without weights that no ‖x‖/‖x′‖ of two inputs grows in. Max-pooling is none of them: its windows may overlap.
+# Layers without weights that bring no two inputs further apart. Pooling can, as its windows may overlap.
 _AT_MOST_1 = (
-    layers.ReLU, layers.ZeroPadding2D, layers.Cropping2D, layers.AveragePooling2D, layers.Identity,
+    layers.ReLU, layers.ZeroPadding2D, layers.Cropping2D, layers.Identity,
     layers.Dropout, layers.SpatialDropout2D, layers.GaussianNoise,
 )  # fmt: skip
 _ACTIVATIONS = keras.activations.linear, keras.activations.relu, keras.activations.tanh, keras.activations.sigmoid

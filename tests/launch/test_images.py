@@ -126,3 +126,22 @@ def test_the_guides_lines_of_python_fine_tune_on_a_folder(photos):
         exec(lines.replace("train_steps=40", "train_steps=2, batch_size=16"), {})
     assert 0 <= float(out.getvalue().split()[-1]) <= 1 and os.path.exists("runs/python/model.keras")
     assert "13 of the network's 14 variables begin with the weights of cifar10_fast" in err.getvalue()
+
+
+@pytest.mark.parametrize(
+    "command", ["train", "cluster", "ablations", pytest.param("near_identity", marks=pytest.mark.slow),
+                pytest.param("hessian_spectrum", marks=pytest.mark.slow)]
+)  # fmt: skip
+def test_no_command_writes_among_the_images(launch, photos, command):
+    """What it wrote would be a class from then on."""
+    data, run_dir = ["--images=photos", "--test_share=0.2", "--image_size=14", "--preset=mnist", *SMALL], "photos/run"
+    if command in ("near_identity", "hessian_spectrum"):
+        assert launch("train", "--run_dir=trained", *data)[0] == 0
+        data = ["--saved_run=trained"]
+    if command == "ablations":
+        data += ["--sweep", "learning_rate=0.01,0.03", "--seeds=1"]
+    code, _, err = launch(command, f"--run_dir={run_dir}", *data)
+    assert code == 1 and re.search(
+        "^error: photos/run is in the folder of images .*photos, where it would be", err, re.M
+    )
+    assert "Traceback" not in err and not os.path.exists(run_dir)

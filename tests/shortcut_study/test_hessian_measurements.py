@@ -361,6 +361,7 @@ def test_batch_normalisation_is_not_measured_before_it_has_averages():
         X, CLASSES, initial_epoch=2, epochs=3, verbose=0, callbacks=[callback := HessianCallback(X, CLASSES, order=5)]
     )
     assert [row["epoch"] for row in callback.history] == [2, 3]
+    assert all(np.isfinite(row["trace_error"]) for row in callback.history)  # as two vectors or more give it
 
 
 def test_levels_follow_the_weights():
