@@ -103,7 +103,7 @@ def test_updates_are_those_of_the_formulas(nesterov, dense):
 TOLERANCES = {"float64": 1e-7, "float32": 1e-5, "float16": 3e-3, "bfloat16": 2e-2}  # the rate is of float32
 
 
-@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("dtype", list(TOLERANCES)[keras.backend.backend() == "jax" :])  # which has no float64
 @pytest.mark.parametrize("dense", [False, True])
 def test_variables_of_any_precision_are_updated(dtype, dense):
     """Several of one shape at once, and of two types; half precision keeps its 11 or 8 bits."""
