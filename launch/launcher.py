@@ -79,7 +79,8 @@ def run(
                 elif rest:
                     raise UserError(f"unexpected argument {rest[0]!r}; flags are written --name=value")
                 else:
-                    with explaining(lack_of_memory("there is not enough memory, or ulimit allows too little")):
+                    short = lack_of_memory("there is not enough memory, or ulimit allows too little")
+                    with explaining(short, terminal.unusable_backend):
                         code = _call(main, presets, values, without_effect)
         except KeyboardInterrupt:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second notice would add nothing

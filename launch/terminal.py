@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from absl import logging
 
 from identity_matters import silence_tensorflow
-from identity_matters.errors import UserError
+from identity_matters.errors import UserError, explaining
 
 
 class _Output(io.FileIO):
@@ -51,10 +51,13 @@ def silenced_stderr() -> Iterator[None]:
     Raises:
       UserError: Keras cannot be imported with the backend that KERAS_BACKEND names.
     """
-    try:
-        with silence_tensorflow.silenced_stderr():
-            yield
-    except (ImportError, ValueError) as error:
-        if backend := os.environ.get("KERAS_BACKEND"):
-            raise UserError(f"KERAS_BACKEND={backend} cannot be used: {error}") from error
-        raise
+    with explaining(unusable_backend), silence_tensorflow.silenced_stderr():
+        yield
+
+
+def unusable_backend(error: Exception) -> Exception | None:
+    """The rule that names KERAS_BACKEND where Keras cannot import the backend that it names."""
+    backend = os.environ.get("KERAS_BACKEND", "")
+    is_missing = isinstance(error, ImportError) and bool(backend) and (error.name or "").startswith(backend)  # jaxlib
+    is_unknown = isinstance(error, ValueError) and str(error).startswith("Unable to import backend")
+    return UserError(f"KERAS_BACKEND={backend} cannot be used: {error}") if is_missing or is_unknown else None
