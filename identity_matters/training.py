@@ -45,6 +45,7 @@ from identity_matters.fields import with_fields
 from identity_matters.model import check_image_shape, require_usual_keras, training_flops
 from identity_matters.optimization import learning_rate, learning_rate_schedule
 from identity_matters.presets import TRAIN_PRESETS as PRESETS
+from identity_matters.runs import checkpoint
 from identity_matters.runs.callbacks import RunCallback, checked_callbacks
 from identity_matters.runs.checkpoint import TrainingState
 from identity_matters.runs.directory import RunDirectory
@@ -224,12 +225,39 @@ class Training:
         self.log = MetricsLog(directory, step)
         self.network.optimizer = self.model.optimizer  # for callbacks
         self.callback = RunCallback(
-            () if self.has_ended else callbacks, self.network, config, step, self.stop, has_bar=bool(directory)
+            () if self.has_ended else callbacks,
+            self.network,
+            config,
+            step,
+            self.stop,
+            has_bar=bool(directory),
+            on_finite=self._take_snapshot if directory else None,
         )
+        self._snapshot: tuple[int, dict[str, np.ndarray]] | None = None  # the last finite weights, and their step
         self.stream = self.batches.train_batches(step)
+
+    def _take_snapshot(self, step: int) -> None:
+        arrays = self.state.arrays()
+        if all(np.isfinite(array).all() for array in arrays.values()):  # the update after a finite loss need not be
+            self._snapshot = step, arrays
+
+    def _keep_snapshot(self) -> None:
+        """Writes the last finite weights of a run that diverged, where no checkpoint is as new."""
+        if self.directory and self._snapshot:
+            (step, arrays), folder = self._snapshot, self.directory.file("checkpoints")
+            if step > max((saved for saved, _ in checkpoint.list_checkpoints(folder)), default=0):
+                path = checkpoint.save(folder, step, arrays)
+                note(f"the last finite weights, of step {step}, are in {path} (--at_step={step})")
 
     def run(self) -> dict[str, float]:
         """Trains to the end and writes the results; returns as `train` does."""
+        try:
+            return self._run()
+        except Diverged:
+            self._keep_snapshot()
+            raise
+
+    def _run(self) -> dict[str, float]:
         with deferring_sigterm(self.stop):
             with self.callback:
                 self.callback.begin(len(self.log.rows))

@@ -43,6 +43,7 @@ from identity_matters.config import TrainConfig
 from identity_matters.errors import Diverged, UserError
 from identity_matters.runs.signals import StopRequest
 
+SNAPSHOT_SECONDS = 10  # between copies of the weights in memory: of the paper's network 0.1 s each
 _HAS_SCHEDULE = (
     "its schedule sets the learning rate; train(…, optimizer=keras.optimizers.SGD(0.1)) leaves it to callbacks"
 )
@@ -111,8 +112,9 @@ class RunCallback(keras.callbacks.Callback):
     """Follows every call of fit: the progress bar, the time, the check of the loss, stopping, the user's callbacks.
 
     Use it as a context, in which the progress bar is there; without has_bar nothing is printed. `step` counts the
-    updates done. `stop` is checked after every call into the compiled program, and so is network.stop_training, which
-    a user's callback, where `are_given`, may set.
+    updates done. `on_finite` is given the step after a call whose loss is finite, at most every SNAPSHOT_SECONDS, so
+    that weights can be kept of what diverges later. `stop` is checked after every call into the compiled program, and
+    so is network.stop_training, which a user's callback, where `are_given`, may set.
     """
 
     def __init__(
@@ -123,8 +125,10 @@ class RunCallback(keras.callbacks.Callback):
         step: int,
         stop: StopRequest,
         has_bar: bool,
+        on_finite: Callable[[int], None] | None = None,
     ) -> None:
         super().__init__()
+        self._on_finite, self._next_snapshot = on_finite, time.perf_counter() + SNAPSHOT_SECONDS
         self.step, self.are_given = step, bool(callbacks)
         self._network, self._stop, self._has_bar = network, stop, has_bar
         self._num_steps, self._epoch, self._is_in_epoch = config.train_steps, 0, False
@@ -182,6 +186,10 @@ class RunCallback(keras.callbacks.Callback):
         self._last, self.step = now, step
         self._bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
         self._bar.update(step - self._bar.n)
+        if self._on_finite and now >= self._next_snapshot:
+            _ = self.model  # under JAX, asking for it gives the network its current weights
+            self._on_finite(step)
+            self._next_snapshot = time.perf_counter() + SNAPSHOT_SECONDS
         if self.are_given:
             training = self.model  # under JAX, asking for it gives the network its current weights
             _call(self._list.on_train_batch_end, step - 1, logs)

@@ -134,9 +134,13 @@ class TrainingState:
         self._sums, self._steps_summed = {}, 0
         return means
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Returns copies of the variables, as a checkpoint names them."""
+        return {f"variable/{path}": np.array(keras.ops.convert_to_numpy(v)) for path, v in self._variables.items()}
+
     def save(self, directory: str) -> None:
         """Writes a checkpoint into the directory."""
-        arrays = {f"variable/{path}": keras.ops.convert_to_numpy(v) for path, v in self._variables.items()}
+        arrays = self.arrays()
         sums = {f"sum/{name}": np.float64(total) for name, total in self._sums.items()}
         save(directory, self.step, arrays | sums | {"steps_summed": np.int64(self._steps_summed)})
 

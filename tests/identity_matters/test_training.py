@@ -1,5 +1,6 @@
 """Training: the update rule, the schedules, what a run leaves, and that nothing is lost when it is killed."""
 
+import contextlib
 import dataclasses
 import os
 import re
@@ -294,6 +295,32 @@ def test_a_loss_that_is_not_finite_stops_the_run_at_once(short, tmp_path, num_st
     assert re.fullmatch(f"the loss became NaN or infinite {where}", str(error.value))
     with pytest.raises(training.Diverged, match=f"^{error.value}$"):
         training.train(config, str(tmp_path / "run"))
+
+
+def test_a_run_that_diverges_leaves_its_last_finite_weights(short, tmp_path, monkeypatch, capsys):
+    from identity_matters.runs import callbacks
+
+    # As large a rate grows the weights for some steps before a loss is infinite; the only checkpoint is the last one.
+    config = dataclasses.replace(short, learning_rate=1e4, train_steps=40, checkpoint_every=40, eval_every=40)
+    kept = {}
+    for name, seconds in (("kept", 0), ("whole", 1000)):
+        monkeypatch.setattr(callbacks, "SNAPSHOT_SECONDS", seconds)
+        with pytest.raises(training.Diverged) as error:
+            training.train(config, str(tmp_path / name))
+        kept[name] = checkpoint.list_checkpoints(str(tmp_path / name / "checkpoints"))
+    ((step, path),) = kept["kept"]
+    assert 0 < step < error.value.step and not kept["whole"]
+    assert f"the last finite weights, of step {step}, are in {path} (--at_step={step})" in capsys.readouterr().err
+    # They are those of a run that ends there.
+    ended = dataclasses.replace(config, train_steps=step, checkpoint_every=step, eval_every=step)
+    with contextlib.suppress(training.Diverged):  # the evaluation of such weights
+        training.train(ended, str(tmp_path / "ended"))
+    ((_, other),) = checkpoint.list_checkpoints(str(tmp_path / "ended" / "checkpoints"))
+    with np.load(path) as arrays, np.load(other) as expected:
+        assert {"variable/stem_conv/kernel", "step"} <= set(arrays.files)
+        for name in arrays.files:
+            assert np.isfinite(arrays[name]).all()
+            np.testing.assert_array_equal(arrays[name], expected[name])
 
 
 SLOW_VARIANTS = ({"use_batch_norm": True}, {"train_projection": True}, {"shortcut": False})
