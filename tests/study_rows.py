@@ -65,7 +65,8 @@ def paper_rows(depths=(2, 6, 12), seeds=(0, 1)):
 
 def at_level(kind, seed, i, level):
     done = i / (len(LEVELS) - 1)
-    condition_number = 10 ** (0.7 + done) * {XAVIER: 100, ORTHOGONAL: 2, TWO: 1}[kind] * (1 + 0.01 * seed)
+    ratio = 1 if kind == TWO else {XAVIER: 100, ORTHOGONAL: 2}[kind] * 3 ** (1 - done)
+    condition_number = 10 ** (0.7 + done) * ratio * (1 + 0.01 * seed)
     index = {XAVIER: 0.1, ORTHOGONAL: 0.05, TWO: 0.0}[kind] + 0.5 * (1 - done) ** 8
     sizes = {"condition_number": condition_number, "max_abs": condition_number, "p10_abs": 1.0}
     return {"epoch": 7 * i, "loss": level + LEAST, "excess_loss": level, "index": index, "status": "done"} | sizes

@@ -113,6 +113,119 @@ def test_the_page_of_results_has_the_spectra_of_the_network_of_the_paper(name):
     assert re.search(line, page), line
 
 
+def gap(group):
+    """Returns the mean over the seeds of test minus training error at the end, in points."""
+    names = [path.parent.name for path in RUNS if re.fullmatch(rf"{group}_seed\d", path.parent.name)]
+    ends = [measured_runs.rows(name)[-1] for name in names]
+    return f"{100 * statistics.mean(end['test_top1_error'] - end['train_top1_error'] for end in ends):.1f}"
+
+
+def runs_of(name, phase):
+    """Returns the rows of each run of an ablation by (variant, rate, seed)."""
+    runs = {}
+    for row in measured_runs.rows(name):
+        if row["phase"] == phase:
+            runs.setdefault((row["variant"], row["chosen_rate"], row["seed"]), []).append(row)
+    return runs
+
+
+def minutes(rows, batch_size=32):
+    """Returns the minutes of training of a run, from the images a second between its evaluations."""
+    steps = [0, *(row["step"] for row in rows)]
+    return sum((b - a) * batch_size / row["images_per_second"] / 60 for a, b, row in zip(steps, steps[1:], rows))
+
+
+def searched(name, variant):
+    """Returns the held-out error of each rate that was tried for a variant."""
+    return {
+        rate: 100 * rows[-1]["test_top1_error"]
+        for (v, rate, _), rows in runs_of(name, "search").items()
+        if v == variant
+    }
+
+
+def pooled(are_plain):
+    """Returns the pooled standard deviation of test errors over seeds, with Muon and shortcuts or without."""
+    errors = {}
+    for (variant, *_), rows in runs_of("statements", "test").items():
+        if ("SGD" in variant or "no shortcuts" in variant) == are_plain and rows[-1]["status"] == "done":
+            errors.setdefault(variant, []).append(100 * rows[-1]["test_top1_error"])
+    return statistics.mean(statistics.variance(some) for some in errors.values() if len(some) == 3) ** 0.5
+
+
+def numbers_of_results():
+    yield f"6.4 points for both versions of `cifar10_wide`, {gap('fast')} (BN-free, n = 1) and {gap('fast_bn')} for"
+    yield f"`cifar10_fast`, {gap('long')} and {gap('long_bn')} for widths"
+    assert gap("wide") == gap("wide_bn") == "6.4"
+    times = [minutes(rows) for rows in runs_of("initializers", "test").values() if rows[-1]["status"] == "done"]
+    yield f"n = 3, {min(times):.1f} – {max(times):.1f} minutes a run on one core"
+    machine = json.loads((DOCS / "runs" / "initializers" / "config.json").read_text())["versions"]["machine"]
+    assert machine.endswith("1 core")
+    largest, smallest = eigenvalues("spectrum_fast_end")
+    yield f"`docs/runs/fast_seed0`: {largest['eigenvalue']:.1f} and {smallest['eigenvalue']:.2f} at the end".replace(
+        "-", "−"
+    )
+
+
+def eigenvalues(name):
+    """Returns the rows of the largest and the smallest eigenvalue of a kept spectrum."""
+    found = [row for row in read_rows(str(DOCS / "runs" / name / "results.csv")) if row["vector"] == -1]
+    return [extreme(found, key=lambda row: row["eigenvalue"]) for extreme in (max, min)]
+
+
+def numbers_of_runs():
+    largest, smallest = eigenvalues("spectrum_fast_end")
+    yield f"are {largest['error_bound']:.1e} (largest) and {smallest['error_bound']:.2g} (smallest)".replace(
+        "e-0", "e-"
+    )
+    assert max(row["error_bound"] for row in eigenvalues("spectrum_fast_start")) < 1e-4
+    yield "in `spectrum_fast_start` below 1e-4"
+    trained = [name for name, _ in measured_runs.records() if name.startswith(("heldout", "pilot"))]
+    held_out = {name: f"{100 * measured_runs.rows(name)[-1]['test_top1_error']:.2f}" for name in trained}
+    deep = [held_out[f"pilot_deep{suffix}"] for suffix in ("", "_low", "_rate", "_decay", "_four")]
+    yield f"|5|`heldout_wide`; `heldout_deep`|**{held_out['heldout_wide']}**; {held_out['heldout_deep']} %|"
+    yield f"|6|55 convolutions: `pilot_deep`, rate 0.015|**{deep[0]} %**| ||`pilot_deep_low`, 0.01; `pilot_deep_rate`, "
+    yield f"0.02|{deep[1]}; {deep[2]} %| ||`pilot_deep_decay`, decay 0.2|{deep[3]} %| ||`pilot_deep_four`, full"
+    yield f"resolution|{deep[4]} %|"
+    yield f"{pooled(False):.2f} points with Muon and shortcuts, {pooled(True):.2f} otherwise"
+    small = searched("statements", "9 blocks a stage with momentum SGD")
+    yield (
+        "ends the search at " + ", ".join(f"{small[rate]:.1f}" for rate in (0.05, 0.1, 0.2)) + " % with 0.05, 0.1, 0.2"
+    )
+    standard = searched("statements", "9 blocks a stage with momentum SGD and standard initializer")
+    yield f"diverges from a rate of {min(rate for rate, error in standard.items() if error != error)} on"
+    assert all(error >= 90 for rate, error in searched("rivals", "All-CNN-C with Muon").items() if rate == 0.06)
+    clipped = searched("rivals", "All-CNN-C with clipped SGD")
+    assert [rate for rate, error in clipped.items() if error >= 90] == [0.1, 0.25]
+    yield "All-CNN-C learned nothing at 0.06 (Muon) and at 0.1, 0.25 (SGD)"
+    starts = {v: searched("initializers", v)[0.003] for v in ("standard", "zero", "Fixup", "small", "ReZero")}
+    yield f"the first two learn ({starts['standard']:.1f}, {starts['zero']:.1f} %), the others stay at 90 %"
+    assert all(89 < starts[name] < 91 for name in ("Fixup", "small", "ReZero"))
+
+
+def numbers_of_speed():
+    tables = [measured_runs.rows(name) for name in ("paper", "paper_muon")]
+    speeds = [statistics.median(row["images_per_second"] for row in rows[1:]) for rows in tables]
+    last = measured_runs.rows("paper")[-1]
+    share = speeds[0] * last["train_flops"] / last["step"] / 128 / 790e12
+    yield "bfloat16 {:,.0f}; with Muon {:,.0f}".format(*(round(speed, -2) for speed in speeds))
+    yield f"|{share:.0%} of 790 TFLOP/s|".replace("%", " %")
+
+
+@pytest.mark.parametrize(
+    "numbers, page",
+    [
+        (numbers_of_results, "papers/results.md"),
+        (numbers_of_runs, "appendix/runs.md"),
+        (numbers_of_speed, "appendix/speed.md"),
+    ],
+)
+def test_the_pages_have_numbers_of_the_runs(numbers, page):
+    text = " ".join((DOCS / page).read_text().split())
+    phrases = [" ".join(phrase.split()) for phrase in numbers()]
+    assert phrases and [phrase for phrase in phrases if phrase not in text] == []
+
+
 @pytest.mark.parametrize("record", RUNS, ids=lambda path: path.parent.name)
 def test_the_config_of_a_training_run_is_that_of_its_command_and_names_no_folder_of_a_machine(record):
     contents = json.loads(record.read_text())

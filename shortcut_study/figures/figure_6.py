@@ -15,6 +15,7 @@ from shortcut_study.dataset import StudyData
 from shortcut_study.dynamics import descend
 from shortcut_study.figures import drawing, figure_5
 from shortcut_study.figures.finding import (
+    CHANCE,
     NOTHING_SHARED,
     SAME,
     Comparison,
@@ -22,6 +23,7 @@ from shortcut_study.figures.finding import (
     always_smaller,
     compare_along_loss,
     diverged_runs,
+    p_value,
     paired,
 )
 from shortcut_study.hessian import hessian, spectrum
@@ -34,6 +36,7 @@ READS = (
 )  # fmt: skip
 SIZE = ("depth", "num_runs", "descent_epochs")
 SHORTCUT_DEPTHS = (2,)
+PLAIN = (ORTHOGONAL, XAVIER)  # what 2-shortcut networks are compared with
 _LEVELS = 10**0.5, 10**-3  # highest and lowest excess loss at which a Hessian is taken
 _PANELS = {
     "max_abs": f"largest, {drawing.LARGEST}",
@@ -146,17 +149,42 @@ def draw_spectra(rows: list[dict], activations: str) -> Figure:
 
 
 def findings(rows: list[dict]) -> list[Finding]:
-    """Returns §5.2: the condition number of 2-shortcut networks is always smaller; orthogonal ones end near it."""
+    """Returns §5.2: 2-shortcut condition numbers are always smaller, most at large losses; orthogonal ones end near."""
     statements = smaller_findings(rows, "6", LINEAR)
     at_losses = select(rows, experiment="spectrum_at_losses", activations=LINEAR)
-    compared = compare_along_loss(at_losses, ORTHOGONAL, "excess_loss", "condition_number")
+    pairs = {arch: compare_along_loss(at_losses, arch, "excess_loss", "condition_number") for arch in PLAIN}
+    especially = _especially_at_large_losses(pairs, diverged_runs(at_losses, TWO, *PLAIN))
+    return statements + [especially, _ends_near(pairs[ORTHOGONAL], diverged_runs(at_losses, TWO, ORTHOGONAL))]
+
+
+def _especially_at_large_losses(pairs: dict[Architecture, Comparison | None], lost: str) -> Finding:
+    """Whether the ratio to each plain architecture is greater at the highest shared loss than at the lowest."""
+    claim = "2-shortcut condition numbers are smaller especially when the loss is large"
+    answers, numbers = [], []
+    for arch, compared in pairs.items():
+        shared = [curve[np.isfinite(curve)] for curve in compared.curves] if compared else []
+        growth = np.array([curve[-1] - curve[0] for curve in shared if len(curve) > 1])
+        differs = p_value(growth) < CHANCE
+        answers.append(bool(growth.mean() > 0) if differs else None)
+        ratio = f"{10 ** growth.mean():.3g}{paired(growth)}" if len(growth) else NOTHING_SHARED
+        numbers.append(f"ratio to {LABELS[arch]}, at a seed's highest loss over that at its lowest: {ratio}")
+    holds = False if False in answers else None if None in answers else True
+    return Finding("6", claim, holds, "; ".join(numbers) + lost, min(c.num_runs if c else 0 for c in pairs.values()))
+
+
+def _ends_near(compared: Comparison | None, lost: str) -> Finding:
+    """Whether the condition numbers of the seeds that reach the lowest common loss in both kinds are the same there."""
     claim = "2-shortcut and orthogonal evolve to roughly the same condition number"
-    lost = diverged_runs(at_losses, TWO, ORTHOGONAL)
-    if compared is None:
-        return statements + [Finding("6", claim, None, NOTHING_SHARED + lost, 0)]
-    ratio = 10 ** (compared.other - compared.two)[0]
-    numbers = f"ratio {ratio:.3g} at the lowest common loss{lost}"
-    return statements + [Finding("6", claim, bool(1 / SAME < ratio < SAME), numbers, compared.num_runs)]
+    lowest = compared.curves[:, 0] if compared else np.empty(0)
+    logs = lowest[np.isfinite(lowest)]
+    if not len(logs):
+        return Finding("6", claim, None, NOTHING_SHARED + lost, 0)
+    distance, limit = abs(logs.mean()), np.log10(SAME)
+    beyond = p_value(np.sign(logs.mean()) * logs - limit)
+    low, ratio, high = 10 ** np.array([logs.min(), logs.mean(), logs.max()])
+    numbers = f"ratio {ratio:.3g} ({low:.2g} – {high:.3g}) at {10 ** compared.grid[0]:.3g}, the lowest common loss"
+    numbers += f"; p = {beyond:.2g} that it is {SAME:g}{lost}"
+    return Finding("6", claim, True if distance < limit else False if beyond < CHANCE else None, numbers, len(logs))
 
 
 def smaller_findings(
@@ -169,7 +197,7 @@ def smaller_findings(
     loss, _ = drawing.LOSSES[activations]
     at_losses = select(rows, experiment="spectrum_at_losses", activations=activations)
     statements = []
-    for arch in (ORTHOGONAL, XAVIER):
+    for arch in PLAIN:
         compared = compare_along_loss(at_losses, arch, loss, name, log)
         claim = f"the {name.replace('_', ' ')} of 2-shortcut is always smaller than that of {LABELS[arch]}"
         lost = diverged_runs(at_losses, TWO, arch)

@@ -83,8 +83,10 @@ CONTROLS = [
         for figure, activations in (("6", LINEAR), ("7", RELU))
         for kind, factor in ((ORTHOGONAL, 0.1), (XAVIER, 0.001))
     ),
-    control("6", "2-shortcut and orthogonal evolve", "spectrum_at_losses", scale("condition_number", 10),
+    control("6", "2-shortcut and orthogonal evolve", "spectrum_at_losses", scale("condition_number", 2),
             kind=ORTHOGONAL, epoch=77, **LINEAR),
+    control("6", "2-shortcut condition numbers", "spectrum_at_losses", scale("condition_number", 1 / 4),
+            kind=ORTHOGONAL, epoch=0, **LINEAR),
     *(control("8", f"… smaller than that of {LABELS[kind]}", "spectrum_at_losses", low_index, kind=kind)
       for kind in (ORTHOGONAL, XAVIER)),
     control("8", "the index drops dramatically", "spectrum_at_losses", slow_fall),

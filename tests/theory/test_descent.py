@@ -1,5 +1,8 @@
 """Gradient descent from zero: what each function says, against its formula written out."""
 
+import pathlib
+from decimal import Decimal, localcontext
+
 import numpy as np
 import pytest
 
@@ -84,3 +87,19 @@ def test_the_distance_to_zero_is_that_of_the_line_of_complex_targets_too():
     phi = np.array([0.5 + 2j, -1 + 0.1j, 3 - 1j, 1.0, 0.9 + 0.01j, -2.0, 0.0, np.exp(2.5j)])
     lines = np.abs(1 + np.linspace(0, 1, 30_001)[:, None] * (phi - 1)).min(0)
     np.testing.assert_allclose(from_zero.distance_to_zero(phi), lines, atol=1e-8)
+
+
+def test_the_excess_of_the_page_is_that_of_exact_numbers_and_that_of_float64():
+    """R = −I₂, ℓ = 8, rate 0.01, from N_8 = 0 and the others I: the equal layers and the last are multiples of I."""
+    with localcontext(prec=60):
+        others, last = Decimal(1), Decimal(0)
+        for _ in range(200):
+            error = 2 * (others**7 * last + 1)
+            slopes = error * others**6 * last, error * others**7
+            others, last = others - slopes[0] / 100, last - slopes[1] / 100
+        exact = 2 * (others**7 * last + 1) ** 2
+    start, R = from_zero.asymmetric_start(8, 2), -np.eye(2)
+    rounded = linear_residual.gradient_descent(start, R, np.eye(2), 0.01, 200).risks[-1]
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "appendix" / "descent.md").read_text()
+    assert f"the excess is {exact:.1e} after 200 steps".replace("E-", "e-") in " ".join(page.split())
+    assert exact < rounded < 1e-30 and "(2e-31 in float64, which is rounding)" in page

@@ -1,6 +1,7 @@
 """The printed construction of Theorem 2.1: where it misses the printed bound, and what its layers are."""
 
 import math
+import pathlib
 
 import numpy as np
 import pytest
@@ -75,3 +76,13 @@ def test_the_scalings_are_as_many_for_a_small_singular_value_as_for_a_large_one(
     scalings = determinants[np.abs(determinants - 1) > 1e-9]
     assert len(scalings) == paper_construction.allocation(1.5, 13).num_scalings
     np.testing.assert_allclose(scalings, math.exp(gamma / len(scalings)))
+
+
+@pytest.mark.parametrize("num_layers, low, high", [(9, 1.005, 1.811), (10, 2.13, 2.48)])
+def test_the_second_interval_of_the_page_is_where_the_printed_bound_is_missed(num_layers, low, high):
+    gammas = np.linspace(1, num_layers / 3, 20_000)
+    missed = gammas[[not paper_construction.meets_printed_bound(gamma, num_layers) for gamma in gammas]]
+    digits = len(f"{high}") - 2
+    assert (round(missed.min(), digits), round(missed.max(), digits)) == (low, high)
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "papers" / "theorems.md").read_text()
+    assert rf"({low}, {high}) for $\ell={num_layers}$" in page
