@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from theory import linear_residual
-from theory.descent import from_zero, target_map
+from theory.descent import from_zero, target_map, update_rules
 from theory.descent.target_map import Job
 
 
@@ -43,6 +43,31 @@ def test_from_zero_the_steps_are_those_of_the_recursion_and_below_the_promise():
     assert promised and all(row["steps"] <= row["promised_exact"] for row in promised)
     assert rows[1.0]["status"] == "diverged" or rows[1.0]["excess"] > 1e-3
     assert max(row["learning_rate"] for row in promised) <= row["largest_rate"]
+
+
+@pytest.mark.parametrize("method", update_rules.METHODS)
+@pytest.mark.parametrize("start", ["identity plus noise", "small random"])
+def test_a_row_has_what_one_network_passes_on_its_way(start, method):
+    R, A = target_map.target_matrix("rotated", 3, 5), target_map.start_layers(start, 4, 3, 5)
+    row = target_map.run_job(Job("rotated", start, method, 4, 3), seed=5, speeds=(1 / 4,), max_steps=20)[0]
+    buffer, norms, singular = np.zeros_like(A), [], []
+    for step in range(21):
+        risk, W = linear_residual.risk(A, R, np.eye(3)), linear_residual.end_to_end(A)
+        reached = risk <= 1e-3 * np.square(np.eye(3) - R).sum()
+        if step % 10 == 0 or reached:
+            norms.append(max(np.linalg.svd(layer)[1][0] for layer in A))
+            singular.append(np.linalg.svd(W)[1][-1])
+        if reached:
+            break
+        gradient = linear_residual.gradient(A, R, np.eye(3))
+        buffer = 0.9 * buffer + gradient
+        if method == "orthogonalised":
+            u, _, vt = np.linalg.svd(gradient + 0.9 * buffer)
+            A = A - u @ vt / 16
+        else:
+            A = A - (gradient if method == "descent" else buffer) / 16
+    assert row["norm"] == pytest.approx(max(norms)) and row["least_singular"] == pytest.approx(min(singular))
+    assert row["excess"] == pytest.approx(risk / np.square(np.eye(3) - R).sum()) and row["steps"] == step
 
 
 @pytest.mark.parametrize("method", ["descent", "momentum"])

@@ -18,6 +18,15 @@ def make_problem(setting, n=3, seed=0):
     return w, teachers, Sample(x, forward(teachers, x))
 
 
+def test_each_matrix_is_drawn_with_a_spectral_norm_of_its_own():
+    setting = Setting(3, 2, 4, 10, radius=0.5)
+    w = search.draw_weights(np.random.default_rng(3), 200, setting, smallest=0.6)
+    norms = np.linalg.svd(w, compute_uv=False)[..., 0]
+    assert norms.shape == (200, 2, 2) and len(np.unique(norms.round(12))) == norms.size
+    assert 0.3 < norms.min() < 0.302 and 0.498 < norms.max() < 0.5
+    assert abs(np.corrcoef(norms.reshape(200, 4).T)[np.triu_indices(4, 1)]).max() < 0.3
+
+
 def central_differences(function, w, step=1e-6):
     """d function / dw [n, P, …], one weight at a time."""
     directions = np.eye(w[0].size).reshape(-1, *w.shape[1:])
