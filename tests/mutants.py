@@ -86,7 +86,8 @@ def mutants(path: pathlib.Path, module: str) -> list[Mutant]:
     for definition, tree in definitions(ast.parse(source)):
         for node, place, statement in places(tree):
             line = source.splitlines()[node.lineno - 1].strip()
-            for other in replacements(node, place) if not SPEED.search(line) else ():
+            others = itertools.chain(replacements(node, place), flags_lost(node, module))
+            for other in others if not SPEED.search(line) else ():
                 if ast.dump(other) == ast.dump(node):
                     continue
                 text = f"{line}: {ast.unparse(node)} → {ast.unparse(ast.fix_missing_locations(other))}"
@@ -127,6 +128,23 @@ def places(tree: ast.AST, statement: ast.AST | None = None) -> Iterator[tuple[as
 def is_minus_one(node: object) -> bool:
     """Whether a node is the number −1."""
     return isinstance(node, ast.AST) and ast.unparse(node) == "-1"
+
+
+def flags_lost(node: ast.AST, module: str) -> Iterator[ast.AST]:
+    """The forms of one node in which a setting has its default, or a launcher does not pass it on; each a copy."""
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "config":
+        yield ast.parse(f"type(config)().{node.attr}", mode="eval").body
+    if not module.startswith("launch"):
+        return
+    if isinstance(node, ast.Call):
+        for keyword in node.keywords:
+            if keyword.arg and "config" in ast.unparse(keyword.value):
+                yield changed(node, keywords=[other for other in node.keywords if other is not keyword])
+    if isinstance(node, ast.Dict | ast.Tuple) and len(elements := getattr(node, "elts", getattr(node, "keys", []))) > 1:
+        for index, element in enumerate(elements):
+            if isinstance(element, ast.Constant) and isinstance(element.value, str):
+                fields = ("elts",) if isinstance(node, ast.Tuple) else ("keys", "values")
+                yield changed(node, **{f: getattr(node, f)[:index] + getattr(node, f)[index + 1 :] for f in fields})
 
 
 def replacements(node: ast.AST, place: tuple) -> Iterator[ast.AST]:

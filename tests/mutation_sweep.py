@@ -1,11 +1,16 @@
-"""Plants small errors in theory and shortcut_study one by one, and counts those that the fast tests notice.
+"""Plants small errors one by one, and counts those that the fast tests notice.
 
     python -m tests.mutation_sweep theory --report=sweep.txt --minutes=60
     python -m tests.mutation_sweep theory/descent/widened.py --sample=50
+    python -m tests.mutation_sweep --sample=100 --seed=7 --minutes=25 --report=sweep.txt
 
-Every test is run once, and the lines that it executes are recorded. Then, for each mutant (tests/mutants.py has the
-kinds), a fork of the process that has imported everything plants it and runs the tests that execute its line, for
-MUTANT_SECONDS or until one fails. Tests of TEST_SECONDS or more, and those of tests/theory/test_mutations.py, which
+The last draws from all four packages, the flags that launchers pass on included, and has no time to run every test
+first: a mutant meets the tests of the files that import its module, those that run soonest first, for SAMPLED_SECONDS
+of the processor or until one fails. A test that has failed must pass without the mutant, or it does not count.
+
+With paths every test is run once, and the lines that it executes are recorded. Then, for each mutant (tests/mutants.py
+has the kinds), a fork of the process that has imported everything plants it and runs the tests that execute its line,
+for MUTANT_SECONDS or until one fails. Tests of TEST_SECONDS or more, and those of tests/theory/test_mutations.py, which
 pass where a check fails, are left out. Mutants that change no value, and functions of which none is right or wrong,
 stand in mutation_equivalents.txt, with the reason; they are not planted. A mutant that hangs is noticed; one that no
 test executes is not.
@@ -40,11 +45,19 @@ ROOT = pathlib.Path(__file__).parents[1]
 EQUIVALENTS = pathlib.Path(__file__).with_name("mutation_equivalents.txt")
 # Drawing, tables, files, messages; the claims' checks, which are tests themselves; what only makes things faster; what
 # is a few lines around the products of a Keras model, with tests of seconds each.
+# Not drawn from either: drawing, claims' checks, texts; of given_optimizer, as its tests start TensorFlow at import.
+STARTS_TENSORFLOW = "tests/identity_matters/test_given_optimizer.py"
+DRAWING = (
+    r"given_optimizer|figures|figure_\w+$|claim|table_1|theory\.parallel|mutations|measured|report|story|terminal"
+    r"|silence"
+)
 OUT_OF_SCOPE = re.compile(
     r"figures|claim|target_map|table_1|keras_network|theory\.parallel|mutations|measured|dataset|jobs|report|config"
     r"|architectures|callback|checks|curvature\.operator|objective|examples|dtypes|watched|_backend|convolutional|model_spectrum|curvature$"
 )
 TEST_SECONDS, MUTANT_SECONDS = 3, 4  # of the processor, as other work may go on beside
+SAMPLED_SECONDS = 20  # to import TensorFlow's device and train a tiny network takes most of it
+PACKAGES = ("identity_matters", "shortcut_study", "theory", "launch")
 NOTICED = ("killed", "timed out")
 
 
@@ -60,7 +73,7 @@ class Sweep:
             "sweep", phases=(hypothesis.Phase.explicit, hypothesis.Phase.generate), database=None
         )
         hypothesis.settings.load_profile("sweep")  # nobody reads the smallest example
-        if any(mutant.module.startswith("shortcut_study") for mutant in self.planted):
+        if not all(mutant.module.startswith("theory") for mutant in self.planted):
             import tensorflow as tf
 
             tf.function = functools.partial(tf.function, autograph=False)  # it would read the source, not the mutant
@@ -70,6 +83,11 @@ class Sweep:
         context = sys.modules.get("tensorflow.python.eager.context")
         if context and context.context()._initialized:
             pytest.exit("a test's module makes a tensor at import: no fork survives a TensorFlow that runs", 2)
+        self.sweep(items)
+        return True
+
+    def sweep(self, items: dict[str, pytest.Item]) -> None:
+        """Traces all tests, then plants each mutant before those that execute its lines."""
         traces = in_fork(lambda: traced([*items.values()], {module_file(m.module) for m in self.planted}), 3600)[1]
         fast = [items[name] for name, (seconds, _) in traces.items() if seconds < TEST_SECONDS]
         print(f"{len(fast)} of {len(items)} tests, {len(self.planted)} mutants", flush=True)
@@ -82,7 +100,6 @@ class Sweep:
                 self.outcomes[mutant.key], test = outcome(mutant, covering)
                 self.failures[mutant.module, test] += 1
                 print(self.outcomes[mutant.key], mutant.key, test, sep="\t", file=report, flush=True)
-        return True
 
     def value(self, mutant: mutants.Mutant, test: str, seconds: float, lines: dict[str, list[int]]) -> float:
         """How soon to run a test: by how often it failed in this module, or how little else it runs, a second."""
@@ -95,6 +112,70 @@ class Sweep:
             return True
         is_constant = not isinstance(mutant.tree, ast.FunctionDef)
         return is_constant and any(lines_reading(f, mutant.definition[0]) & set(found) for f, found in lines.items())
+
+
+class Sample(Sweep):
+    """A sweep that traces nothing: each mutant meets the tests of the files that import its module."""
+
+    def sweep(self, items: dict[str, pytest.Item]) -> None:
+        """Plants each mutant before the tests that import its module."""
+        self.items, self.seconds, self.is_sound = items, {}, {}
+        with open(self.report, "w") as report:
+            for mutant in self.planted:
+                if time.monotonic() > self.end:
+                    break
+                end, test = self.outcome(mutant)
+                self.outcomes[mutant.key] = end
+                self.failures[mutant.module, test] += 1
+                print(end, mutant.key, test, sep="\t", file=report, flush=True)
+
+    def outcome(self, mutant: mutants.Mutant) -> tuple[str, str]:
+        """Plants a mutant; a test that also fails without it is left out from then on, and the others are run again."""
+        while True:
+            tests = [item for item in self.importing(mutant) if self.is_sound.get(item.nodeid, True)]
+            end, test = outcome(mutant, tests, SAMPLED_SECONDS, self.seconds)
+            if end != "killed" or not test or self.passes_alone(test):
+                return end, test
+
+    def passes_alone(self, test: str) -> bool:
+        """Whether a test passes in a fork without any mutant."""
+        if test not in self.is_sound:
+            end, passed = in_fork(lambda: passes(self.items[test], None), 3 * SAMPLED_SECONDS)
+            self.is_sound[test] = end == "ended" and bool(passed)
+        return self.is_sound[test]
+
+    def importing(self, mutant: mutants.Mutant) -> list[pytest.Item]:
+        """The tests of the files that name a module, in the order in which it is worth to run them."""
+        files = {item.path for item in self.items.values()}
+        rank = {file: place for file in files if (place := distance(file, mutant.module)) is not None}
+
+        def order(item: pytest.Item) -> tuple[float, ...]:
+            has_failed = self.failures[mutant.module, item.nodeid]
+            return -has_failed, rank[item.path], self.seconds.get(item.nodeid, 1.0)
+
+        return sorted((item for item in self.items.values() if item.path in rank), key=order)
+
+
+@functools.cache
+def distance(file: pathlib.Path, module: str) -> int | None:
+    """0 for the file of tests of a module, 1 for one that imports it, 2 for one of a module that does; else None."""
+    name = module.split(".")[-1]
+    if file.name == f"test_{name}.py":
+        return 0
+    if names_module(file, module):
+        return 1
+    users = [user for package in PACKAGES for user in (ROOT / package).rglob("*.py") if names_module(user, module)]
+    modules = (".".join(user.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for user in users)
+    return 2 if any(names_module(file, user) for user in modules) else None
+
+
+@functools.cache
+def names_module(file: pathlib.Path, module: str) -> bool:
+    """Whether a file imports a module, or launches it by its name."""
+    package, _, name = module.rpartition(".")
+    imports = rf"(from|import) {re.escape(module)}\b|from {re.escape(package)} import [^\n]*\b{name}\b"
+    launches = rf'|launch(ed)?\(\s*"{name}"' if package == "launch" else ""
+    return bool(re.search(imports + launches, file.read_text()))
 
 
 @functools.cache
@@ -160,22 +241,33 @@ def traced(tests: list[pytest.Item], files: set[str]) -> dict[str, tuple[float, 
     return found
 
 
-def outcome(mutant: mutants.Mutant, tests: list[pytest.Item]) -> tuple[str, str]:
-    """What the tests say of a mutant, killed, timed out, survived or not covered, and the test that failed."""
+def outcome(
+    mutant: mutants.Mutant, tests: list[pytest.Item], limit: float = MUTANT_SECONDS, seconds: dict | None = None
+) -> tuple[str, str]:
+    """What the tests say of a mutant, killed, timed out, survived or not covered, and the test that failed.
+
+    Args:
+      limit: Seconds of the processor after which no further test begins.
+      seconds: Filled with those that each test took.
+    """
     if not tests:
         return "not covered", ""
 
-    def first_failure() -> str:
+    def first_failure() -> tuple[str, dict[str, float]]:
         mutant.plant()
-        start = time.process_time()
+        start, took = time.process_time(), {}
         for item, following in zip(tests, [*tests[1:], None]):
-            if time.process_time() - start > MUTANT_SECONDS:
+            before = time.process_time()
+            if before - start > limit:
                 break
             if not passes(item, following):
-                return item.nodeid
-        return ""
+                return item.nodeid, took
+            took[item.nodeid] = time.process_time() - before
+        return "", took
 
-    end, test = in_fork(first_failure, 2 * MUTANT_SECONDS)
+    end, answer = in_fork(first_failure, 2 * limit)
+    test, took = answer or ("", {})
+    (seconds if seconds is not None else {}).update(took)
     return (end if end != "ended" else "killed" if test else "survived"), test or ""
 
 
@@ -196,8 +288,8 @@ def table(outcomes: dict[str, str]) -> str:
 def main(arguments: list[str]) -> dict[str, str]:
     """Sweeps, prints the table and returns the outcome of each mutant."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("paths", nargs="+", help="files or folders of ours")
-    parser.add_argument("--tests", nargs="*", default=["tests/theory", "tests/shortcut_study"])
+    parser.add_argument("paths", nargs="*", help="files or folders of ours; none: a sample of all four packages")
+    parser.add_argument("--tests", nargs="*", help="of theory and shortcut_study, or those of the sampled packages")
     parser.add_argument("--report", default=os.devnull, help="file for a line a mutant")
     parser.add_argument("--again", help="a report: only its mutants that went unnoticed")
     parser.add_argument("--minutes", type=float, default=math.inf, help="stops then: what was planted is a sample")
@@ -205,15 +297,18 @@ def main(arguments: list[str]) -> dict[str, str]:
     parser.add_argument("--seed", type=int, default=0, help="of the order")
     chosen = parser.parse_args(arguments)
     listed = {line for line in EQUIVALENTS.read_text().splitlines() if not line.startswith("#")}
-    planted = [m for m in mutants.of_modules(ROOT, chosen.paths) if not OUT_OF_SCOPE.search(m.module)]
+    outside = OUT_OF_SCOPE if chosen.paths else re.compile(DRAWING)
+    planted = [m for m in mutants.of_modules(ROOT, chosen.paths or PACKAGES) if not outside.search(m.module)]
     planted = [m for m in planted if not {m.key, m.key.split(": ")[0]} & listed]
     if chosen.again:
         rows = [line.split("\t") for line in pathlib.Path(chosen.again).read_text().splitlines()]
         unnoticed = {key for outcome, key, _ in rows if outcome not in NOTICED}
         planted = [mutant for mutant in planted if mutant.key in unnoticed]
     random.Random(chosen.seed).shuffle(planted)
-    sweep = Sweep(planted[: chosen.sample], chosen.report, chosen.minutes)
-    pytest.main(["-q", "-s", "-n", "0", "-p", "no:cacheprovider", *chosen.tests], plugins=[sweep])
+    sweep = (Sweep if chosen.paths else Sample)(planted[: chosen.sample], chosen.report, chosen.minutes)
+    folders = ("theory", "shortcut_study") if chosen.paths else PACKAGES
+    tests = chosen.tests or [f"tests/{folder}" for folder in folders] + [f"--ignore={STARTS_TENSORFLOW}"]
+    pytest.main(["-q", "-s", "-n", "0", "-p", "no:cacheprovider", *tests], plugins=[sweep])
     print(table(sweep.outcomes))
     return sweep.outcomes
 

@@ -1,0 +1,138 @@
+"""Each flag of a launcher changes what it passes on to those that do the work, or what it prints.
+
+The work is done by mocks. Launchers that give their whole config away (train, ablations, shortcut_study, cluster,
+report) have no flag to lose here; tests of those who read it see each field.
+"""
+
+import importlib
+import re
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
+import numpy as np
+import pytest
+from launching import config_of
+
+from identity_matters.errors import UserError
+from launch import config_flags
+
+EXAMPLES = {
+    "launch.trained_run.read_config": "the config",
+    "launch.trained_run.load_model": ("a network", ""),
+    "launch.trained_run.first_examples": (np.zeros(1), np.zeros(1), "data"),
+    "launch.trained_run.weights_digest": "a digest",
+    "launch.trained_run.require_same_weights": None,
+}
+SPECTRUM = EXAMPLES | {
+    "shortcut_study.curvature.Hessian": ...,
+    "shortcut_study.curvature.report.quadrature_rows": [],
+    "shortcut_study.curvature.checks.without_averages": [],
+    "launch.hessian_spectrum.num_weights": 12,
+    "launch.hessian_spectrum._texts": ["text"],
+}
+BLOCKS = EXAMPLES | {
+    "identity_matters.near_identity.Measurement": ...,
+    "launch.near_identity.table": "table",
+    "launch.near_identity.removable": "removable",
+}
+ERRORS = {"top1_error": 0.25, "top5_error": 0.5}
+EVALUATION = {
+    "identity_matters.evaluation.load_classifier": SimpleNamespace(num_classes=10),
+    "identity_matters.evaluation.evaluate": ERRORS,
+    "identity_matters.pretrained.load": "a network",
+    "builtins.print": None,
+}
+CLAIMS = {
+    "theory.claims.check": ...,
+    "launch.check_theory._checks": [SimpleNamespace(claim="hm.theorem_2.1", holds=True)],
+    "launch.check_theory._lines": "lines",
+    "launch.check_theory._summary": "summary",
+    "theory.claims.markdown": "page",
+}
+STORY = {
+    "launch.story._rows": [{"experiment": "initial_spectrum"}],
+    "launch.story.story_figure": "figure",
+    "identity_matters.runs.figures.save_figures": lambda draw, *_: [str(draw())],
+}
+DATA = {"data_dir": "/d", "download": True, "images": "/i", "npz": "/n.npz", "test_share": 0.3, "test_split": "s"}
+# Of each launcher: what does the work, with what it returns (...: a mock, whose calls count too), and a value of each
+# flag beside its default.
+CASES = {
+    "hessian_spectrum": (
+        SPECTRUM,
+        {"saved_run": "/r", "pretrained": "digits", "at_step": 3, "examples": 7, "order": 8, "tolerance": 0.5,
+         "gauss_newton": True, "batch_moments": True, "with_start": True, "per_layer": True, "per_block": True,
+         "num_vectors": 2, "num_eigenvalues": 4, "batch_size": 6, "precision": "default", "seed": 9, "data_dir": "/d",
+         "npz": "/n.npz"},
+    ),
+    "near_identity": (
+        BLOCKS,
+        {"saved_run": "/r", "pretrained": "digits", "at_step": 3, "examples": 7, "ablate": False, "data_dir": "/d"},
+    ),
+    "evaluate": (
+        EVALUATION,
+        {"saved_model": "/other", "pretrained": "digits", "max_examples": 5, "batch_size": 7, "json": True,
+         "trust_saved_model": True, "dataset": "mnist"} | DATA,
+    ),
+    "relu_search": ({"theory.relu.search.measure": ({}, [])}, {"trials": 300, "seed": 4}),
+    "descent_map": ({"theory.descent.target_map.run_job": []}, {"seed": 4}),
+    "check_theory": (CLAIMS, {"claim": "hm.theorem_2.1", "trials": 7, "seed": 4}),
+    "export_npz": (
+        {"launch.export_npz.open_source": ...},
+        DATA | {"dataset": "mnist", "train_split": "t", "image_size": 9},
+    ),
+    "story": (STORY, {"study": "/s", "blocks": "/a,/b,/c", "names": "a,b,c", "format": "pdf", "style": "paper"}),
+}  # fmt: skip
+# What a launcher must be given, what a flag needs beside it, and flags that other tests see at work.
+GIVEN = {"evaluate": ["--saved_model=/m"], "export_npz": ["--npz=new.npz"]}
+NEEDS = {"test_share": ["--images=/i"], "test_split": ["--images=/i"], "train_split": ["--images=/i"]}
+SEEN_ELSEWHERE = {"check_theory": {"draw", "figures", "verbose"}, "export_npz": {"npz"}}
+
+
+def computed(experiment, config, run_dir):
+    """In place of launch.experiment.run: the check, some jobs of each table, and the report."""
+    experiment.check(MagicMock())
+    for jobs in experiment.tables.values():
+        for job in jobs[:3]:
+            if "density" not in job.label and "several" not in job.label:
+                job.compute(lambda *_: None)
+    experiment.report(MagicMock(contents={"minutes": 1}), *([] for _ in experiment.tables))
+
+
+def passed_on(name, *flags):
+    """Returns the calls of the mocks, as text, in a run of a launcher with some flags."""
+    module, calls = importlib.import_module(f"launch.{name}"), MagicMock()
+    with pytest.MonkeyPatch.context() as patch:
+        for place, result in CASES[name][0].items():
+            mock = getattr(calls, place.replace(".", "_").strip("_"))
+            if callable(result):
+                mock.side_effect = result
+            elif result is not ...:
+                mock.return_value = result
+            patch.setattr(place, mock)
+        if hasattr(module, "run"):
+            patch.setattr(module, "run", computed)
+        run_dir = {"export_npz": [], "evaluate": [], "relu_search": [None], "check_theory": [None]}.get(name, ["run"])
+        try:
+            module.main(config_of(name, *flags), *run_dir)
+        except UserError:
+            assert name == "export_npz"  # which cannot read a mock
+    return re.sub(r" id='\d+'| at 0x\w+", "", repr(calls.mock_calls))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_flag_is_passed_on(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    default = config_of(name)
+    fields = {field.name for field, *_ in config_flags.flag_fields(default)}
+    values, given = CASES[name][1], GIVEN.get(name, [])
+    refused = getattr(type(default), "refusals", lambda flags: {})({})
+    assert fields - set(values) - SEEN_ELSEWHERE.get(name, set()) - set(refused) == set()
+    for flag, value in values.items():
+        if flag in SEEN_ELSEWHERE.get(name, ()):
+            continue
+        others = NEEDS.get(flag, []) + ([] if flag in ("pretrained", "saved_model") else given)
+        text = f"--{'' if value else 'no'}{flag}" if isinstance(value, bool) else f"--{flag}={value}"
+        usual = passed_on(name, *(others or given))
+        assert len(usual) > 20 and usual == passed_on(name, *(others or given)), flag  # nothing in it is chance
+        assert passed_on(name, *others, text) != usual, flag
