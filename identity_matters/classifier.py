@@ -4,6 +4,7 @@ A SavedModel takes raw images and needs TensorFlow; the others run under every K
 standardised here. Files may come from others: see identity_matters.safe_loading.
 """
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -16,7 +17,9 @@ import numpy as np
 from identity_matters.errors import UserError, first_line, note
 from identity_matters.fields import require
 from identity_matters.model import standardize, takes_raw_images
-from identity_matters.safe_loading import check_saved_model, largest_output, load_network
+from identity_matters.runs.config_json import class_names_in, read_config_json
+from identity_matters.runs.files import read_json
+from identity_matters.safe_loading import CLASS_NAMES_FILE, check_saved_model, largest_output, load_network, metadata_of
 
 _MAX_OUTPUTS = 2**28  # numbers that a layer makes of the images of a batch: 1 GB
 
@@ -25,7 +28,8 @@ _MAX_OUTPUTS = 2**28  # numbers that a layer makes of the images of a batch: 1 G
 class Classifier:
     """A trained network: `logits` maps float32 images [n, h, w, c] in 0–255 to [n, r]; path is empty without a file.
 
-    max_batch is the largest n that memory is taken to have room for.
+    max_batch is the largest n that memory is taken to have room for. class_names are the names of its classes, where
+    its run or its file says them.
     """
 
     logits: Callable[[np.ndarray], np.ndarray]
@@ -33,6 +37,7 @@ class Classifier:
     num_classes: int
     path: str = ""
     max_batch: int = 2**20
+    class_names: tuple[str, ...] = ()
 
 
 def load_classifier(model: str | os.PathLike | keras.Model, trust_saved_model: bool = False) -> Classifier:
@@ -100,7 +105,21 @@ def _network_classifier(network: keras.Model, path: str = "") -> Classifier:
         return keras.ops.convert_to_numpy(call(keras.ops.convert_to_tensor(images)))
 
     max_batch = max(1, _MAX_OUTPUTS // largest_output(network)) if path else Classifier.max_batch
-    return Classifier(logits, tuple(network.input_shape[1:]), network.output_shape[-1], path, max_batch)
+    names = _class_names(path) if path else ()
+    return Classifier(logits, tuple(network.input_shape[1:]), network.output_shape[-1], path, max_batch, names)
+
+
+def _class_names(path: str) -> tuple[str, ...]:
+    """Returns the names of a network's classes: from the config.json of its run, or from its file where it has none."""
+    folder = os.path.dirname(os.path.abspath(path))
+    with contextlib.suppress(UserError):  # a damaged config.json: a network is good without it
+        if names := class_names_in(read_config_json(folder) or {}):
+            return names
+    if path.endswith(".keras"):
+        return class_names_in(metadata_of(path))
+    with contextlib.suppress(OSError, ValueError):
+        return class_names_in({"class_names": read_json(os.path.join(path, CLASS_NAMES_FILE))})
+    return ()
 
 
 def _shapes(value: Any) -> str:
@@ -126,7 +145,8 @@ def _saved_model_classifier(path: str) -> Classifier:
             raise UserError(f"{path} cannot be evaluated: {reason[:200]}") from error
 
     shape = tuple(serve.structured_input_signature[1]["images"].shape)[1:]
-    return Classifier(logits, shape, serve.structured_outputs["logits"].shape[-1], path)
+    num_classes = serve.structured_outputs["logits"].shape[-1]
+    return Classifier(logits, shape, num_classes, path, class_names=_class_names(path))
 
 
 def _load_signature(path: str) -> Any:

@@ -170,6 +170,8 @@ class TrainConfig:
       clip_norm: Scale gradients down to this global norm where theirs is larger (0: off).
       init_from: Start with the weights of another network, for all variables whose name and shape agree: the directory
         of a run, a model.keras, or the name of a network that ships with the package (empty: random weights).
+      fresh: With init_from: layers whose names begin with one of these prefixes keep their own initial weights, e.g.
+        projection, the last layer: other classes, even if there are as many, begin anew.
       freeze: Do not train layers whose names begin with one of these prefixes, e.g. stem,stage1 (empty: train all).
       seed: Seed of the initial weights, the order of the examples and the augmentation.
       eval_every: Evaluate every N steps, and after the last step.
@@ -200,6 +202,7 @@ class TrainConfig:
     warmup_steps: int = option(0, at_least=0)
     clip_norm: float = option(0.0, at_least=0)
     init_from: str = option("", path=True)
+    fresh: str = ""
     freeze: str = ""
     seed: int = option(0, at_least=0)
     eval_every: int = option(1_000, at_least=1)
@@ -274,6 +277,8 @@ def ignored_fields(config: TrainConfig) -> dict[str, str]:
         ignored |= dict.fromkeys(("decay_steps", "decay_factor"), f"schedule is {config.schedule}")
     if config.optimizer != "muon":
         ignored["newton_schulz_steps"] = f"optimizer is {config.optimizer}"
+    if not config.init_from:
+        ignored["fresh"] = "without init_from all weights are new"
     data = config.data
     if data.npz or data.images:
         ignored |= dict.fromkeys(("dataset", "data_dir", "download"), f"{'npz' if data.npz else 'images'} has the data")

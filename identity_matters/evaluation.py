@@ -168,7 +168,7 @@ def open_test_data(model: Classifier, named: dict[str, Any]) -> Source:
     if config.npz or config.images:
         config = dataclasses.replace(config, num_classes=model.num_classes)
     if config.images:
-        source = open_source(_with_share(config, known.test_share), None, class_names(contents), model.image_shape)
+        source = open_source(_with_share(config, known), None, model.class_names, model.image_shape)
     else:
         source = open_source(config)
         if source.stored_size != source.image_shape[:2] and source.stored_size is not None:
@@ -207,18 +207,19 @@ def _data_of_run(path: str, is_needed: bool) -> tuple[DataConfig, dict]:
     return config, contents
 
 
-def class_names(contents: dict) -> tuple[str, ...]:
-    """Returns the names of the classes in a run's config.json; () where it has none."""
-    return tuple(map(str, contents.get("class_names", ())))
+def _with_share(config: DataConfig, known: DataConfig) -> DataConfig:
+    """Returns the config of a folder with the share of it to evaluate on.
 
-
-def _with_share(config: DataConfig, of_run: float) -> DataConfig:
-    """Returns the config of a folder with the share of it to evaluate on, that of the run if it names none."""
+    If it names none, that is all of a folder, but of the run's own, known, the share that the run was not trained on.
+    """
     has_split = os.path.isdir(os.path.join(config.images, config.test_split or TEST))
-    share = config.test_share
+    share, of_run = config.test_share, known.test_share
     if of_run and not has_split and not share:
-        share = of_run
-        note(f"{config.images}: there is no test/; the run's test_share, {of_run:g}, is evaluated")
+        is_own = os.path.realpath(config.images) == os.path.realpath(known.images)
+        share = of_run if is_own else 1
+        instead = f"; if the run was trained on it, give its --test_share={of_run:g} (test_share={of_run:g})"
+        what = f"the run's test_share, {of_run:g}, is evaluated" if is_own else f"all of it is evaluated{instead}"
+        note(f"{config.images}: there is no test/; {what}")
     return dataclasses.replace(config, test_share=share % 1)  # 1: all
 
 

@@ -5,7 +5,10 @@ The SavedModel takes raw images and needs TensorFlow alone:
     serving_default: images float32 [n, h, w, c] in 0–255 -> logits, probabilities float32 [n, r]
 """
 
+import json
 import os
+import zipfile
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -13,14 +16,17 @@ import keras
 from identity_matters.config import TrainConfig
 from identity_matters.errors import UserError
 from identity_matters.model import standardize, takes_raw_images, taking_raw_images
-from identity_matters.runs.config_json import evaluated_split
+from identity_matters.runs.config_json import class_names_in, evaluated_split
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.figures import convergence_figure, save_figures
-from identity_matters.runs.files import replacing
+from identity_matters.runs.files import replacing, write_text
+from identity_matters.safe_loading import CLASS_NAMES_FILE
 
 
-def export(network: keras.Model, path: str) -> None:
+def export(network: keras.Model, path: str, class_names: Sequence[str] = ()) -> None:
     """Writes a network as a SavedModel, standardisation included, in place of a SavedModel at this path.
+
+    The names of its classes become a file of it, assets.extra/class_names.json.
 
     Raises:
       UserError: the path holds other files.
@@ -46,14 +52,30 @@ def export(network: keras.Model, path: str) -> None:
             tf.saved_model.save(serving, temporary, signatures={"serving_default": serve})
         except tf.errors.OpError as error:  # "FILE; No space left on device [Op:SaveV2]"
             raise OSError(error.message.rpartition("; ")[2].partition(" [")[0]) from error
+        if class_names:
+            os.makedirs(os.path.dirname(os.path.join(temporary, CLASS_NAMES_FILE)), exist_ok=True)
+            write_text(os.path.join(temporary, CLASS_NAMES_FILE), json.dumps(list(class_names)))
 
 
 def write_results(config: TrainConfig, network: keras.Model, rows: list[dict], directory: RunDirectory) -> None:
     """Writes the figure of the rows of metrics.csv, model.keras and, under TensorFlow, the SavedModel of a run."""
+    class_names = class_names_in(directory.contents)
     save_figures(
         lambda: {"convergence": convergence_figure(rows, split=evaluated_split(vars(config.data)))}, directory.path
     )
     with replacing(directory.file("model.keras")) as temporary:
         taking_raw_images(network).save(temporary)
+        if class_names:
+            _add_metadata(temporary, class_names=class_names)
     if keras.backend.backend() == "tensorflow":
-        export(network, directory.file("saved_model"))
+        export(network, directory.file("saved_model"), class_names)
+
+
+def _add_metadata(path: str, **entries: Any) -> None:
+    """Adds entries to the metadata.json of a .keras file, which Keras does not read."""
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    members["metadata.json"] = json.dumps(json.loads(members["metadata.json"]) | entries).encode()
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)

@@ -30,18 +30,21 @@ from identity_matters.presets import MODEL_PRESETS
 class Pretrained:
     """A shipped network, whose weights are in identity_matters/weights/NAME.npz.
 
-    By default it is evaluated on the test images of `dataset`, none of which it was trained on.
+    By default it is evaluated on the test images of `dataset`, none of which it was trained on. class_names are those
+    of its classes where their numbers do not say what they are.
     """
 
     name: str
     model: ModelConfig
     dataset: str
+    class_names: tuple[str, ...] = ()
 
 
+_CIFAR10 = tuple("airplane automobile bird cat deer dog frog horse ship truck".split())
 NETWORKS = {
     "digits": Pretrained("digits", MODEL_PRESETS["mnist"], "mnist_sample"),
-    "cifar10_fast": Pretrained("cifar10_fast", MODEL_PRESETS["cifar10_fast"], "cifar10"),
-    "cifar10": Pretrained("cifar10", MODEL_PRESETS["cifar10"], "cifar10"),
+    "cifar10_fast": Pretrained("cifar10_fast", MODEL_PRESETS["cifar10_fast"], "cifar10", _CIFAR10),
+    "cifar10": Pretrained("cifar10", MODEL_PRESETS["cifar10"], "cifar10", _CIFAR10),
 }
 
 LARGEST_CODE = 127  # of an 8-bit weight; −128 is left out, so that a kernel and its negative are stored alike

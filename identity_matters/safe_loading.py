@@ -36,6 +36,8 @@ _KERAS_CLASSES = {
 }  # fmt: skip
 _CLASSES = _KERAS_CLASSES | {"ScalarBias", "ScalarMultiplier"}  # of identity_matters.scalars, which model imports
 _MEMBERS = ["config.json", "metadata.json", "model.weights.h5"]
+# In a SavedModel, the names of the classes as a JSON list; TensorFlow leaves this folder to whoever exports.
+CLASS_NAMES_FILE = os.path.join("assets.extra", "class_names.json")
 _MAX_OUTPUT = 2**26  # numbers that a layer makes of one image
 _MAX_CONFIG = 2**22  # bytes; of the largest network of this project it has a tenth
 
@@ -67,6 +69,14 @@ def load_network(path: str) -> keras.Model:
         reason = error if isinstance(error, UserError) else getattr(error, "strerror", None)
         raise UserError(f"cannot load {path}: {reason or 'it is damaged, or not a network of this project'}") from error
     return network
+
+
+def metadata_of(path: str) -> dict:
+    """Returns the metadata.json of a .keras file that `load_network` has loaded; {} where it is no JSON object."""
+    with contextlib.suppress(ValueError):
+        if isinstance(metadata := json.loads(_read_members(path)["metadata.json"]), dict):
+            return metadata
+    return {}
 
 
 def largest_output(network: keras.Model) -> int:

@@ -14,7 +14,7 @@ from identity_matters.safe_loading import load_network
 DIGEST = "init_digest"  # in config.json: a run that begins once more must begin with the same weights
 
 
-def take_weights(network: keras.Model, source: str, contents: dict[str, Any] | None = None) -> str:
+def take_weights(network: keras.Model, source: str, contents: dict[str, Any] | None = None, fresh: str = "") -> str:
     """Copies to a network the weights of another one that have the same name and shape; the others stay as they are.
 
     If only the other network takes colour images, its first kernel is summed over the colours: this network then gives
@@ -25,12 +25,14 @@ def take_weights(network: keras.Model, source: str, contents: dict[str, Any] | N
       source: The directory of a run, the path of a model.keras, or the name of a network that ships with the package.
       contents: The config.json of a run that begins with these weights. Their digest is added to it, unless it is
         there; runs of older versions have none.
+      fresh: Prefixes of the names of layers that keep their own weights, with commas between them.
 
     Returns:
       A line that says how many weights were copied and which variables are new.
 
     Raises:
-      UserError: there is no such network, none of its weights fit, or it has other weights than contents says.
+      UserError: there is no such network, none of its weights fit, it has other weights than contents says, or no
+        layer's name begins with a prefix.
     """
     sources = {variable.path: variable for variable in load_source(source).variables}
     contents = {} if contents is None else contents
@@ -41,8 +43,10 @@ def take_weights(network: keras.Model, source: str, contents: dict[str, Any] | N
         "put the network of that time there, or choose another run_dir",
     )
     taken, new, summed = 0, [], ""
+    kept = {variable.path for layer in _named(network, "fresh", fresh) for variable in layer.variables}
     for variable in network.variables:
-        other, shape = sources.get(variable.path), tuple(variable.shape)
+        shape = tuple(variable.shape)
+        other = None if variable.path in kept else sources.get(variable.path)
         if other is not None and tuple(other.shape) == shape:
             variable.assign(ops.cast(other, variable.dtype))
         elif other is not None and network.input_shape[-1] == 1 and _is_of_colours(tuple(other.shape), shape):
@@ -87,10 +91,17 @@ def freeze(network: keras.Model, prefixes: str) -> None:
     Raises:
       UserError: no layer's name begins with one of them, or nothing is left to train.
     """
+    for layer in _named(network, "freeze", prefixes):
+        layer.trainable = False
+    require(len(network.trainable_variables) > 0, f"freeze {prefixes} leaves nothing to train")
+
+
+def _named(network: keras.Model, option: str, prefixes: str) -> list[keras.Layer]:
+    """Returns the layers with weights whose names begin with one of the prefixes that an option names."""
+    found = []
     for prefix in split_names(prefixes):
         layers = [layer for layer in network.layers if layer.name.startswith(prefix) and layer.weights]
         names = ", ".join(dict.fromkeys(layer.name.split("_")[0] for layer in network.layers if layer.weights))
-        require(len(layers) > 0, f"freeze names {prefix!r}, but no layer with weights has such a name; try {names}")
-        for layer in layers:
-            layer.trainable = False
-    require(len(network.trainable_variables) > 0, f"freeze {prefixes} leaves nothing to train")
+        require(len(layers) > 0, f"{option} names {prefix!r}, but no layer with weights has such a name; try {names}")
+        found += layers
+    return found

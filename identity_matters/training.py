@@ -214,7 +214,7 @@ class Training:
             if directory.status == "done" and os.path.exists(metrics):
                 self.has_ended = read_metrics(metrics)[-1]["step"] == self.state.step
             if config.init_from and not self.state.step:
-                note(take_weights(self.network, config.init_from, directory.contents))
+                note(take_weights(self.network, config.init_from, directory.contents, config.fresh))
             if not self.has_ended:
                 directory.set_status("running")  # not before the network is built: a mistake must leave no config.json
         if workers.num_processes > 1:  # the others take what the chief has read

@@ -55,7 +55,7 @@ def run(
 
     Args:
       main: main(config); or main(config, run_dir), with a flag --run_dir; or main(config, run_dir=None), where that
-        flag may be left out.
+        flag may be left out; or main(config, files), which takes the arguments that are no flags.
       presets: Name to config dataclass; the first is the default. With one entry there is no --preset flag.
       manual: What --help prints above the flags.
       run_dir_text: What --help says of --run_dir (empty: it is the directory for the run's files).
@@ -76,12 +76,12 @@ def run(
                 if values["help"].value:
                     text = describe_run_dir(main, run_dir_text)
                     code = print(config_flags.help_page(manual, presets, values, text))
-                elif rest:
+                elif rest and not takes_files(main):
                     raise UserError(f"unexpected argument {rest[0]!r}; flags are written --name=value")
                 else:
                     short = lack_of_memory("there is not enough memory, or ulimit allows too little")
                     with explaining(short, terminal.unusable_backend):
-                        code = _call(main, presets, values, without_effect)
+                        code = _call(main, presets, values, without_effect, rest)
         except KeyboardInterrupt:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second notice would add nothing
             resumes = "run_dir" in values and values["run_dir"].value
@@ -102,6 +102,11 @@ def run_dir_parameter(main: Callable) -> inspect.Parameter | None:
     return inspect.signature(main).parameters.get("run_dir")
 
 
+def takes_files(main: Callable) -> bool:
+    """Returns whether a launcher's main takes the arguments that are no flags."""
+    return "files" in inspect.signature(main).parameters
+
+
 def describe_run_dir(main: Callable, run_dir_text: str = "") -> str:
     """Returns what --help says of --run_dir."""
     parameter = run_dir_parameter(main)
@@ -109,7 +114,11 @@ def describe_run_dir(main: Callable, run_dir_text: str = "") -> str:
 
 
 def _call(
-    main: Callable, presets: dict[str, Any], values: flags.FlagValues, without_effect: Callable[[Any], dict[str, str]]
+    main: Callable,
+    presets: dict[str, Any],
+    values: flags.FlagValues,
+    without_effect: Callable[[Any], dict[str, str]],
+    files: list[str],
 ) -> int | None:
     """Calls main with the config that the flags give; returns what main returns."""
     with explaining(refused_value):
@@ -118,6 +127,8 @@ def _call(
     for name, why in without_effect(config).items():
         if name in changed:
             note(f"--{name} has no effect: {why}")
+    if takes_files(main):
+        return main(config, [os.path.expanduser(file) for file in files])
     if (parameter := run_dir_parameter(main)) is None:
         return main(config)
     run_dir = values["run_dir"].value

@@ -75,6 +75,7 @@ def _summarize(row: dict[str, float], run_dir: str, was_done: bool) -> None:
     print(f"files in {run_dir}: {', '.join(name for name in files if 'tfevents' not in name)}, TensorBoard events")
     # Of the folder above, so that the run has a name.
     print(f"next:\n  tensorboard --logdir={shlex.quote(os.path.dirname(os.path.normpath(run_dir)) or '.')}")
+    print(f"  python -m launch.classify --saved_model={shlex.quote(run_dir)} photo.jpg")
     if "saved_model" in files:
         print(f"  python -m launch.evaluate --saved_model={shlex.quote(os.path.join(run_dir, 'saved_model'))}")
     else:

@@ -118,7 +118,7 @@ def load_model(
     network = networks.build(dataclasses.replace(config.model, mixed_precision=False), config.seed)
     if not at_step:
         if config.init_from:
-            note(take_weights(network, config.init_from, read_config_json(saved_run)))
+            note(take_weights(network, config.init_from, read_config_json(saved_run), config.fresh))
         return network, ""
     is_kept = os.path.exists(kept)
     path = kept if is_kept else checkpoint.find(os.path.join(saved_run, "checkpoints"), at_step)

@@ -11,8 +11,8 @@ from identity_matters.errors import explaining, refused_value
 from launch import config_flags, launcher
 
 LAUNCHERS = (
-    "train evaluate plot ablations check_theory relu_search descent_map shortcut_study hessian_spectrum near_identity "
-    "cluster export_npz report story"
+    "train evaluate classify plot ablations check_theory relu_search descent_map shortcut_study hessian_spectrum "
+    "near_identity cluster export_npz report story"
 ).split()
 
 

@@ -24,6 +24,7 @@ RUN_HERE: dict[str, str | dict[str, str]] = {
     "python -m launch.train --config=runs/adam/config.json --run_dir=runs/adam": "",
     'model.compile(Muon(0.02, weight_decay=0.1), "sparse_categorical_crossentropy")': {},
     "python -m launch.train --images=photos --test_share=0.2 --image_size=32 --run_dir=runs/photos": _TINY,
+    "print(answers[0].file, answers[0].class_name, round(answers[0].probability, 3))": {"runs/tuned": "runs/photos"},
     "python -m launch.evaluate --pretrained=digits": "",
     "python -m launch.evaluate --pretrained=digits --dataset=mnist --data_dir=data": "",
     "python -m launch.evaluate --pretrained=cifar10_fast --data_dir=data": "",
@@ -95,6 +96,7 @@ RUN_ELSEWHERE: dict[str, str] = {
     "--init_from=cifar10_fast --freeze=stem,stage1 --batch_size=32 --train_steps=40 --eval_every=20 "
     "--run_dir=runs/tuned": _PHOTOS,
     "python -m launch.evaluate --saved_model=runs/tuned": _PHOTOS,
+    "python -m launch.classify --saved_model=runs/tuned photos/one": _PHOTOS,
     "python -m launch.train --config=runs/tuned/config.json --learning_rate=0.01 --run_dir=runs/slower": _PHOTOS,
     'print(train(config, "runs/python", init_from="cifar10_fast")["test_top1_error"])': (
         "tests/launch/test_images.py::test_the_guides_lines_of_python_fine_tune_on_a_folder"

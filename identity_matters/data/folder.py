@@ -162,7 +162,7 @@ class FolderSource(Source):
         with tqdm(total=len(missing), unit=" files", desc=f"reading {self.name}", disable=None, delay=1) as bar:
             for start in range(0, len(missing), size):
                 chunk = missing[start : start + size]
-                parts = self._in_threads(lambda part: [_contents(self.folder, file) for file in part], chunk)
+                parts = self._in_threads(lambda part: [contents_of(self.folder, file) for file in part], chunk)
                 self._contents.update(zip(chunk, (contents for part in parts for contents in part)))
                 bar.update(len(chunk))
         return [self._contents[file] for file in files]
@@ -318,7 +318,7 @@ def split_files(folder: str, split: str = "") -> list[ImageFile]:
         raise UserError(f"{root} holds {contents}; put the images of each class into a folder of its name")
     files, left_out = [], []
     for entry in classes:
-        contents = [file for file in _walk(entry.path, folder) if not _is_left_out(file, left_out)]
+        contents = [file for file in walk(entry.path, folder) if not _is_left_out(file, left_out)]
         if not contents:
             raise UserError(f"the class folder {entry.path} holds no PNG or JPEG file; remove it, or fill it")
         files += [_image_file(file, folder, root, entry.name) for file in contents]
@@ -370,7 +370,7 @@ def _image_file(entry: os.DirEntry, folder: str, root: str, class_name: str) -> 
     return ImageFile(place, class_name, os.path.relpath(entry.path, folder))
 
 
-def _walk(path: str, folder: str) -> Iterator[os.DirEntry]:
+def walk(path: str, folder: str) -> Iterator[os.DirEntry]:
     """Yields the files in a folder and in those in it, but for hidden ones; raises UserError for a link that leaves."""
     waiting = [path]
     while waiting:
@@ -409,7 +409,7 @@ def shown(names: Iterable[str]) -> str:
     return f"{shown} and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else shown or "none"
 
 
-def _contents(folder: str, file: ImageFile) -> _Contents:
+def contents_of(folder: str, file: ImageFile) -> _Contents:
     """Returns what a file holds, by its header; raises UserError where it is none that can be read."""
     path = os.path.join(folder, file.name)
     with _reading(path), open_file(path) as opened:

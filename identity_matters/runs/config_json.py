@@ -102,6 +102,12 @@ def _check(contents: Any) -> None:
     require(isinstance(contents.get("event_files", []), list), "its event_files are not a list")
 
 
+def class_names_in(contents: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the names of the classes in a run's config.json, or in the metadata of its network; () without any."""
+    names = contents.get("class_names")
+    return tuple(map(str, names)) if isinstance(names, list) else ()
+
+
 def flat(config: dict) -> dict[str, Any]:
     """Returns the fields of a config and of the configs in it, by name."""
     fields = {name: value for name, value in config.items() if not isinstance(value, dict)}

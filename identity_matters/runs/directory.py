@@ -123,7 +123,8 @@ class RunDirectory:
         if earlier is None:
             self.contents = current | {"versions": versions(), "status": "running"}
             return
-        earlier["config"] = nested(self._config, earlier["config"])  # as this version writes it
+        # As this version writes it.
+        earlier["config"] = _without_unread(self._config, nested(self._config, earlier["config"]))
         longer = self._config.continued(earlier["config"]) if hasattr(self._config, "continued") else ()
         self._require_same(earlier, config, longer)
         # The latest command's num_seeds or runs, say, which may differ: figures are redrawn with them.
@@ -191,8 +192,18 @@ def read_own(path: str) -> dict | None:
 
 
 def as_json(config: Any) -> dict:
-    """Returns a config dataclass as JSON gives it back: tuples are lists."""
-    return json.loads(json.dumps(dataclasses.asdict(config)))
+    """Returns a config dataclass as JSON gives it back: tuples are lists; a data set that is not read has no name."""
+    return _without_unread(config, json.loads(json.dumps(dataclasses.asdict(config))))
+
+
+def _without_unread(config: Any, values: dict) -> dict:
+    """Returns the values of a config with no data set named where a folder or a file has the data in its place."""
+    places = names_with(config, "source")
+    return {
+        key: _without_unread(config, value) if isinstance(value, dict)
+        else "" if key == "dataset" and any(values.get(place) for place in places) else value
+        for key, value in values.items()
+    }  # fmt: skip
 
 
 def versions() -> dict[str, str]:

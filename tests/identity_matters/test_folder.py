@@ -106,7 +106,8 @@ def test_what_is_kept_of_a_large_folder_is_decoded_once_and_the_rest_again(confi
 
 def test_a_run_on_a_folder_knows_its_classes_and_is_evaluated_without_further_flags(config, run, capfd):
     run_dir, row = run
-    assert read_config_json(run_dir)["class_names"] == sorted(DIGITS)
+    contents = read_config_json(run_dir)
+    assert contents["class_names"] == sorted(DIGITS) and contents["config"]["data"]["dataset"] == ""
     for path in (run_dir, run_dir / "model.keras"):
         found = evaluate(path)
         assert found["num_examples"] == 50 and found["top1_error"] == pytest.approx(row["test_top1_error"])
@@ -142,6 +143,12 @@ def test_a_moved_folder_goes_on_and_a_changed_one_is_refused(config, run, tmp_pa
     assert "holds a run on other data" in message and (run_dir / "config.json").read_bytes() == before
 
 
+def test_a_run_of_an_earlier_version_whose_config_names_a_data_set_that_was_not_read_goes_on(config, run, tmp_path):
+    run_dir, row = shutil.copytree(run[0], tmp_path / "run"), run[1]
+    edit(run_dir, {"dataset": "cifar10"})
+    assert training.train(config, run_dir) == pytest.approx(row, rel=1e-6, nan_ok=True)
+
+
 def test_other_images_are_evaluated_by_the_names_of_their_classes(config, run, tmp_path, capfd):
     run_dir, row = run
     new = tmp_path / "new"
@@ -175,6 +182,9 @@ def test_a_share_is_evaluated_on_as_it_was_in_training_unless_all_are_asked_for(
     assert evaluate(tmp_path / "run", images=flat) == found
     assert "the run's test_share, 0.3, is evaluated" in capfd.readouterr().err
     assert evaluate(tmp_path / "run", images=flat, test_share=1)["num_examples"] == 200
+    other = shutil.copytree(flat, tmp_path / "other")
+    assert evaluate(tmp_path / "run", images=other)["num_examples"] == 200
+    assert "other: there is no test/; all of it is evaluated; if the run was trained on it" in capfd.readouterr().err
 
 
 def test_a_network_of_unknown_classes_takes_as_many_class_folders(digits):

@@ -62,6 +62,7 @@ def test_every_flag_that_holds_text_is_a_path_or_known_to_be_none(name):
         "dataset",
         "draw",
         "freeze",
+        "fresh",
         "image",
         "job_name",
         "level",

@@ -171,10 +171,11 @@ def trained(tmp_path_factory, digits_npz):
 def test_a_run_ends_with_the_error_the_files_and_the_next_commands(trained):
     run_dir, _, out, err = trained
     lines = out.splitlines()
-    assert lines[-5].startswith("done: step 4, test error ")
-    assert "convergence.png" in lines[-4] and "saved_model" in lines[-4]
-    assert [shlex.split(line) for line in lines[-2:]] == [
+    assert lines[-6].startswith("done: step 4, test error ")
+    assert "convergence.png" in lines[-5] and "saved_model" in lines[-5]
+    assert [shlex.split(line) for line in lines[-3:]] == [
         ["tensorboard", f"--logdir={run_dir.parent}"],
+        ["python", "-m", "launch.classify", f"--saved_model={run_dir}", "photo.jpg"],
         ["python", "-m", "launch.evaluate", f"--saved_model={run_dir}/saved_model"],
     ]
     assert "4/4" in err  # the progress bar

@@ -1,0 +1,45 @@
+"""Images without labels, named one by one or as folders: found, decoded and resized as those of a FolderSource."""
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from identity_matters.data.folder import SUFFIXES, ImageFile, contents_of, decoded, walk
+from identity_matters.fields import require
+
+
+def find(paths: Sequence[str]) -> list[str]:
+    """Returns the files that paths name, and the PNG and JPEG files in the folders that they name, sorted in each.
+
+    Raises:
+      UserError: there is no such file or folder, or a folder holds none, or a link out of it, or cannot be read.
+    """
+    files = []
+    for path in paths:
+        if os.path.isdir(path):
+            found = sorted(entry.path for entry in walk(path, path) if entry.name.lower().endswith(SUFFIXES))
+            require(len(found) > 0, f"{path} holds no PNG or JPEG file")
+            files += found
+        else:
+            require(os.path.lexists(path), f"there is no file or folder {path}")
+            files.append(path)
+    return files
+
+
+def read(files: Sequence[str], shape: tuple[int, int, int]) -> np.ndarray:
+    """Returns images, uint8 [n, h, w, c], of the shape that a network takes; `decoded` says how they are resized.
+
+    As in training, a grey image becomes a colour one for a network of colours.
+
+    Raises:
+      UserError: a file is no image that can be read, or has colours for a network of grey images; the message names it.
+    """
+    images = np.empty((len(files), *shape), np.uint8)
+    for i, path in enumerate(files):
+        is_grey = contents_of("", ImageFile(0, "", path)).is_grey
+        what = f"{path} has 3 channels, but the network takes images of 1, grey"
+        advice = "PIL.Image.open(file).convert('L').save(file) converts it"
+        require(is_grey or shape[2] != 1, f"{what}; {advice}")
+        images[i] = decoded(path, shape)
+    return images
