@@ -178,7 +178,8 @@ def help_page(manual: str, presets: dict[str, Any], values: flags.FlagValues, ru
 
 def flag_entries(presets: dict[str, Any], values: flags.FlagValues, run_dir_text: str) -> list[tuple[str, str]]:
     """Returns (flag with its default, what it means) of each flag that is not refused beside those given."""
-    preset = next(iter(presets.values()))
+    name = values["preset"].value if "preset" in values else next(iter(presets))
+    preset = presets[name]
     refused = _refusals(preset, values)
     entries = [("--run_dir=DIR", run_dir_text)] if "run_dir" in values else []
     if "config" in values:
@@ -186,8 +187,8 @@ def flag_entries(presets: dict[str, Any], values: flags.FlagValues, run_dir_text
             ("--config=FILE", "Start from the settings in a file: a run's config.json, or a JSON object of flags.")
         )
     if len(presets) > 1:
-        text = f"Named settings to start from: {', '.join(presets)}. The defaults below are those of the first."
-        entries.append((f"--preset={next(iter(presets))}", text))
+        text = f"Named settings to start from: {', '.join(presets)}. The defaults below are those of {name}."
+        entries.append((f"--preset={name}", text))
     for field, default, holder in flag_fields(preset):
         if field.name not in refused:
             example = f"--[no]{field.name}" if isinstance(default, bool) else _written(field.name, default)

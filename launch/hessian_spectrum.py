@@ -3,19 +3,26 @@
     python -m launch.hessian_spectrum --saved_run=runs/first --run_dir=runs/first_spectrum
 
 takes the network that launch.train left in runs/first. The loss is the mean cross-entropy over its first
-500 training images, not augmented. Prints the extreme eigenvalues with error bounds (an eigenvalue lies
-within each), the trace with its 95 % range, the share of eigenvalues near 0 and, where they are
-resolved, the condition number and the share of negative eigenvalues. Writes results.csv (every known
-eigenvalue and every Ritz value), density.csv and spectrum.png. A Hessian product
-takes about one second of CPU time for this network. The same command continues an interrupted run after
-the last finished product.
+500 training images, not augmented. Prints
+
+    largest, smallest   the eigenvalues at each end of the spectrum
+    error bound         an eigenvalue lies this near to the number on its left
+    trace               the sum of all eigenvalues, with its 95 % interval over random vectors
+    eigenvalues …       the share of eigenvalues near 0 and, where they are resolved, the condition number
+                        and the share of negative ones
+
+Writes results.csv (every known eigenvalue and every Ritz value), density.csv and spectrum.png. A Hessian
+product takes about one second of CPU time for this network; the ends take at most order of them, the rest
+fewer (75 in all for the digits network). The bar shows the time so far, and the last lines the total. The
+same command continues an interrupted run after the last finished product.
 
 --per_layer and --per_block add the spectra of the diagonal blocks of the Hessian that belong to
 single layers and to residual blocks, in layers.csv and blocks.csv, with one figure each. Every
 layer takes as many Hessian products as the whole network does. --with_start adds the same for the
 initial weights, in start_results.csv and so on.
 
-    KERAS_BACKEND=jax python -m launch.hessian_spectrum --preset=gpu --pretrained=cifar10 --npz=cifar10.npz --run_dir=…
+    KERAS_BACKEND=jax python -m launch.hessian_spectrum --preset=gpu --pretrained=cifar10 \\
+        --npz=cifar10.npz --run_dir=…
 
 is all of this for the paper's network on one GPU, without TensorFlow, from a file of
 launch.export_npz.

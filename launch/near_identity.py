@@ -3,19 +3,28 @@
     python -m launch.near_identity --saved_run=runs/first --run_dir=runs/first_blocks
 
 takes the network that launch.train left in runs/first and its first 1,000 test images: half a minute
-for the mnist preset, 10 minutes for the paper's network on 2 cores. Prints a line for each block: the
-median over images of the branch's norm divided by the stream's, the bound of that ratio over all
-inputs, the share of hidden values above 0, the share of hidden channels that are 0 on all images, the
-test error without the block, and that with the block and the next one exchanged. Then prints how many
-blocks can be removed together, smallest branch first, before the error grows by a percentage point.
-Writes results.csv, removed.csv and blocks.png. The same command continues an interrupted run after
-the last finished block.
+for the mnist preset, 10 minutes for the paper's network on 2 cores; after the first block it says how
+long all will take. A block adds the output b of its branch to its input x. Prints a line for each block:
+
+    ‖b‖/‖x‖      median over images of the branch's norm divided by the stream's; 0 is the identity
+    bound        bound of ‖b‖/‖x‖ over all inputs: the product of the norms that follow
+    ‖C1‖, ‖C2‖   spectral norm of each convolution of the branch
+    cosine       median over images of the cosine of the angle between b and x
+    above 0      share of the branch's hidden values that its ReLU lets through
+    dead         share of the branch's hidden channels that are 0 on all images
+    error        test error without this branch
+    exchanged    test error where the block and the next one change places (–: their shapes differ)
+
+Then prints how many blocks can be removed together, smallest branch first, before the error grows by a
+percentage point. Writes results.csv, removed.csv and blocks.png. The same command continues an
+interrupted run after the last finished block.
 
 --at_step=0 measures the initial weights of the run, --pretrained=digits a network of the package.
 """
 
 import dataclasses
 import os
+import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -73,16 +82,33 @@ def main(config: NearIdentityConfig, run_dir: str) -> int:
     digest = trained_run.weights_digest(network)
     measurement = near_identity.Measurement(network, images, labels, config.ablate)
     names = [block.name for block in measurement.blocks]
+    begun, seconds = time.monotonic(), {}
+
+    def measure(number: int) -> list[dict]:
+        before = time.monotonic()
+        rows = [measurement.row(number)]
+        seconds[number] = time.monotonic() - before
+        return rows
+
+    def line(job: Job, _: list[dict]) -> str:
+        if job is not jobs[0] or 0 not in seconds:
+            return ""
+        # The errors of block k take the n − k blocks behind it, those of all sets of blocks half as many for each.
+        share = 0.75 * len(names) if config.ablate else len(names)
+        return f"all {len(names)} blocks will take about {_duration(share * seconds[0])}, by the first of them"
 
     def remove(progress: Progress) -> list[dict]:
         order = smallest_first(os.path.join(run_dir, BLOCKS), names)
         return near_identity.removed_rows(network, images, labels, order[:-1], progress)
 
     def report(_: object, rows: list[dict], *removed: list[dict]) -> Report:
-        lines = [table(rows), *map(removable, removed)]
-        return Report("\n".join(lines), details={"num_examples": len(images)})
+        lines, details = [table(rows), *map(removable, removed)], {"num_examples": len(images)}
+        if seconds:
+            details["seconds"] = round(time.monotonic() - begun)
+            lines.append(f"measured in {_duration(details['seconds'])}")
+        return Report("\n".join(lines), details=details)
 
-    jobs = [Job({"block": name}, lambda _, k=k: [measurement.row(k)], name, 1) for k, name in enumerate(names)]
+    jobs = [Job({"block": name}, lambda _, k=k: measure(k), name, 1) for k, name in enumerate(names)]
     tables = {BLOCKS: jobs}
     if config.ablate:
         tables[REMOVED] = [Job({}, remove, "several blocks left out", len(names))]
@@ -91,6 +117,7 @@ def main(config: NearIdentityConfig, run_dir: str) -> int:
         tables,
         figures,
         report,
+        line,
         data_digest=f"{len(images)} test images",
         details={trained_run.DIGEST: digest},
         check=lambda run: trained_run.require_same_weights(run, digest, config.saved_run),
@@ -105,13 +132,22 @@ def smallest_first(path: str, names: list[str]) -> list[str]:
         return sorted(names, key=lambda name: (np.isnan(ratios[name]), ratios[name]))
 
 
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} seconds" if seconds < 90 else f"{seconds / 60:.0f} minutes"
+
+
 def removable(removed: list[dict]) -> str:
     """Returns a line: how many blocks can be removed before the error grows by MAX_RISE, from removed.csv."""
     limit = removed[0]["error"] + MAX_RISE
     row = [row for row in removed if all(other["error"] <= limit for other in removed[: row["num_removed"] + 1])][-1]
+    error, count = f"error {removed[0]['error']:.2%}", row["num_removed"]
+    if count == 0:
+        tried = [f"{row['error']:.2%} without the smallest branch, so none can be removed" for row in removed[1:2]]
+        return "; ".join([error, *tried])
+    smallest = f"{count} smallest" if count > 1 else "smallest"
     return (
-        f"error {removed[0]['error']:.2%}; {row['error']:.2%} without the {row['num_removed']} smallest of "
-        f"{len(removed)} branches, with {row['operations']:.0%} of their operations"
+        f"{error}; {row['error']:.2%} without the {smallest} of {len(removed)} branches, with "
+        f"{row['operations']:.0%} of their operations"
     )
 
 

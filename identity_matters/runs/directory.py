@@ -58,6 +58,7 @@ class RunDirectory:
 
     def __enter__(self) -> "RunDirectory":
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        self._is_new = not os.path.lexists(self.path)
         try:
             os.makedirs(self.path, exist_ok=True)
             self._lock = os.fdopen(os.open(self.file(_LOCK), flags, 0o666), "rb")
@@ -80,6 +81,10 @@ class RunDirectory:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._is_new and not self.is_begun:  # what is refused leaves no directory
+            with contextlib.suppress(OSError):  # it holds a file: a log of workers, say
+                os.remove(self.file(_LOCK))
+                os.rmdir(self.path)
         self._lock.close()
 
     @property

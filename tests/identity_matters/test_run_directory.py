@@ -81,6 +81,21 @@ def test_what_a_killed_process_left_half_written_is_removed(tmp_path):
         assert not list(tmp_path.rglob(".tmp*"))
 
 
+def test_a_new_directory_whose_run_is_refused_is_removed_and_no_other_one(tmp_path):
+    for folder, is_there in (("new", False), ("empty", True)):
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        with pytest.raises(UserError), RunDirectory(str(tmp_path / folder), TrainConfig()):
+            raise UserError("there is no such network")
+        assert (tmp_path / folder).exists() == is_there
+    with RunDirectory(str(tmp_path / "new"), TrainConfig()) as run:
+        run.set_status("running")
+    assert (tmp_path / "new" / "config.json").exists()
+    with pytest.raises(UserError), RunDirectory(str(tmp_path / "log"), TrainConfig()):
+        (tmp_path / "log" / "workers.log").write_text("refused")
+        raise UserError("there is no such network")
+    assert (tmp_path / "log" / "workers.log").read_text() == "refused"
+
+
 def test_what_others_have_left_is_kept(tmp_path):
     begin(tmp_path, TrainConfig())
     (tmp_path / "outside").mkdir()

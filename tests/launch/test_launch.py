@@ -151,6 +151,13 @@ def test_every_field_has_a_flag_and_a_description(name):
         assert config_flags.field_descriptions(holder)[field.name].endswith((".", ")")), field.name  # and not "Raises:"
 
 
+def test_help_with_a_preset_shows_the_values_of_that_preset(launch):
+    _, out, _ = launch("train", "--preset=cifar10_fast", "--help")
+    steps = presets_of("train")["cifar10_fast"].train_steps
+    assert f"--train_steps={steps}" in out and "--preset=cifar10_fast " in out
+    assert "--train_steps=1200" in launch("train", "--help")[1]  # of the first one
+
+
 def test_help_says_which_switches_are_on(launch, monkeypatch):
     monkeypatch.setenv("COLUMNS", "110")
     _, out, _ = launch("train", "--help")

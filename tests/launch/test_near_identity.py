@@ -1,6 +1,7 @@
 """launch.near_identity: what it prints and writes; test_experiment.py continues it."""
 
 import csv
+import re
 import shutil
 
 import numpy as np
@@ -9,18 +10,32 @@ from begun import edit
 
 from identity_matters.runs.tables import read_rows, write_metrics
 from launch import trained_run
-from launch.near_identity import BLOCKS, REMOVED, smallest_first
+from launch.near_identity import BLOCKS, REMOVED, removable, smallest_first
 
 
 def test_it_prints_a_line_a_block_and_draws(tiny_blocks):
     run_dir, _, out = tiny_blocks
-    assert [line.split()[0] for line in out.splitlines()[1:3]] == ["stage1_block1", "stage2_block1"]
-    assert "of 2 branches" in out and (run_dir / "blocks.png").stat().st_size > 10_000
+    assert re.match(r"all 2 blocks will take about \d+ seconds, by the first of them\n", out)
+    assert re.search(r"^measured in \d+ seconds$", out, re.M)
+    assert [line.split()[0] for line in out.splitlines()[2:4]] == ["stage1_block1", "stage2_block1"]
+    assert "branch" in out and (run_dir / "blocks.png").stat().st_size > 10_000
     rows, removed = (read_rows(str(run_dir / name)) for name in ("results.csv", "removed.csv"))
     assert [row["block"] for row in rows] == ["stage1_block1", "stage2_block1"]
     assert [row["num_removed"] for row in removed] == [0, 1]
     smallest = min(rows, key=lambda row: row["ratio"])
     assert removed[1]["last"] == smallest["block"] and removed[1]["error"] == smallest["error_without"]
+
+
+def test_how_many_blocks_can_be_removed_is_said_in_words_where_it_is_none_one_or_several():
+    def removed(*errors):
+        return [{"num_removed": k, "error": error, "operations": 1 - k / 10} for k, error in enumerate(errors)]
+
+    assert removable(removed(0.05)) == "error 5.00%"
+    assert removable(removed(0.05, 0.07, 0.05)) == (
+        "error 5.00%; 7.00% without the smallest branch, so none can be removed"
+    )
+    assert "; 5.50% without the smallest of 3 branches, with 90% of" in removable(removed(0.05, 0.055, 0.07))
+    assert "; 5.70% without the 2 smallest of 3 branches, with 80% of" in removable(removed(0.05, 0.055, 0.057))
 
 
 def test_other_weights_are_refused(launch, tiny_blocks, tmp_path):
