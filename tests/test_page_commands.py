@@ -24,7 +24,7 @@ from test_readme import MANUALS, PAGES, ROOT, text_of
 
 from website import tested
 
-RUNS = "paper paper_muon near_identity_start near_identity_paper near_identity_paper_muon study_mnist".split()
+RUNS = "paper paper_bn paper_muon near_identity_start near_identity_paper near_identity_paper_muon study_mnist".split()
 MODULES = [*MANUALS, ROOT / "theory" / "claims.py", ROOT / "identity_matters" / "near_identity.py"]
 
 

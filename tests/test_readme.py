@@ -168,8 +168,9 @@ def start_commands() -> list[str]:
     return re.findall(r"^    (python3 -m venv .*)$", section, re.M)
 
 
-def test_the_start_section_has_the_two_commands():
-    train, test = start_commands()
+def test_the_start_section_has_the_three_commands():
+    study, train, test = start_commands()
+    assert study.endswith("python -m launch.shortcut_study --preset=smoke --run_dir=runs/study")
     assert train.endswith("python -m launch.train --run_dir=runs/first")
     assert test.endswith("pip install -e '.[test]' && python -m pytest")
 
@@ -181,7 +182,7 @@ def test_the_first_command_works_in_a_fresh_clone(tmp_path, has_own_venv):
     """In the venv that it makes, or in the one that runs this test, which .ci/run has just made."""
     clone = tmp_path / "clone"
     subprocess.run(["git", "clone", "--quiet", ROOT, clone], check=True)
-    *make_venv, train = start_commands()[0].split(" && ")
+    *make_venv, train = start_commands()[1].split(" && ")
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     if not has_own_venv:
         make_venv, environment = [f"PATH={os.path.dirname(sys.executable)}:$PATH"], environment | {"PYTHONPATH": clone}

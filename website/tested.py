@@ -47,8 +47,8 @@ RUN_HERE: dict[str, str | dict[str, str]] = {
     "python -m launch.cluster --kubernetes --image=registry.example/identity-matters:1 --volume_claim=shared "
     "--nodes=6 --gpus_per_node=8 --preset=imagenet_wide --batch_size=384 --decay_steps=6672 --train_steps=466667 "
     "--data_dir=/shared/tfds --run_dir=/shared/runs/wide --write=job.yaml": "",
-    "python -m launch.plot --run_dir=docs/runs/paper --beside=docs/runs/paper_muon "
-    '--names="momentum SGD as printed,Muon" --level="6.38% as the paper prints it, on the original images"': "",
+    "python -m launch.plot --run_dir=docs/runs/paper --beside=docs/runs/paper_bn,docs/runs/paper_muon "
+    '--names="as printed,batch-normalised,Muon" --level="6.38% as the paper prints it, on the original images"': "",
     "python -m launch.plot --run_dir=docs/runs/near_identity_paper --beside=docs/runs/near_identity_paper_muon "
     '--names="SGD as printed,Muon with weight decay"': "",
     "python -m launch.train --preset=cifar10_wide --mixed_precision --data_dir=data --run_dir=runs/wide_seed0": _TINY,
