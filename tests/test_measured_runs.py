@@ -68,13 +68,18 @@ def test_the_findings_have_the_headline_numbers_of_the_runs():
     assert not [number for number in headlines if number not in pages]
 
 
-@pytest.mark.parametrize("record", [path for path in RUNS if "near_identity" in path.parent.name], ids=str)
+# But for the second seed, whose summary tests/test_paper_runs.py compares.
+BLOCKS_ON_PAGE = [path for path in RUNS if re.match(r"near_identity(?!.*(seed1|crop2))", path.parent.name)]
+
+
+@pytest.mark.parametrize("record", BLOCKS_ON_PAGE, ids=str)
 def test_the_page_on_blocks_has_the_numbers_of_the_runs(record):
     page = (DOCS / "papers" / "near_identity.md").read_text()
     rows, removed = (read_rows(str(record.parent / name)) for name in (near_identity.BLOCKS, near_identity.REMOVED))
     ratios = [[row["ratio"] for row in rows if row["block"].startswith(f"stage{i}")] for i in (1, 2, 3)]
     if removed:
         assert near_identity.removable(removed) in page
+    if "start" not in record.parent.name:
         assert all("|".join(["", *(f"{ratio:.2g}" for ratio in stage), ""]) in page for stage in ratios)
     else:
         assert "{:.1g}, {:.1g} and {:.1g}".format(*map(statistics.median, ratios)) in " ".join(page.split())

@@ -7,6 +7,7 @@ import re
 import statistics
 
 import pytest
+from scipy.stats import spearmanr
 
 from identity_matters.runs.tables import read_metrics, read_rows
 from shortcut_study.curvature.quadrature import mean_eigenvalue
@@ -87,6 +88,20 @@ def test_what_the_copy_costs_is_a_factor():
     half = 2 * original * math.hypot(math.sqrt(of_copy(printed)) / printed, spread / factor)
     assert f"about {original:.1f} % on the originals ({original - half:.1f} – {original + half:.1f}: two" in PAGE
     assert re.search(rf"batch-normalised one about {normalised / factor:.1f} %", PAGE)
+
+
+def test_the_page_on_blocks_has_how_a_second_seed_agrees_and_the_bounds_of_the_batch_normalised_network():
+    page = " ".join((DOCS / "papers" / "near_identity.md").read_text().split())
+    blocks = {name: read_rows(str(DOCS / "runs" / f"near_identity_{name}" / "results.csv")) for name in PRINTED[:2]}
+    ratios, bounds = ([[row[column] for row in rows] for rows in blocks.values()] for column in ("ratio", "lipschitz"))
+    factors = [max(max(a / b, b / a) for a, b in zip(*pair)) for pair in (ratios, bounds)]
+    words = "rank correlation over blocks {:.2f}, ratios within a factor of {:.2f}, bounds within {:.2f}"
+    assert words.format(spearmanr(*ratios)[0], *factors) in page
+    rows = read_rows(str(DOCS / "runs" / "near_identity_paper_bn" / "results.csv"))
+    ends = [end(row[column] for row in rows) for column in ("ratio", "lipschitz", "active") for end in (min, max)]
+    assert "{:.2g} to {:.2g} on images, bounds of {:.1f} to {:.0f}".format(*ends) in page
+    assert f"it is {100 * ends[4]:.0f} to {100 * ends[5]:.0f} %" in page
+    assert not any(row["dead"] for row in rows)
 
 
 @pytest.mark.parametrize("prefix, steps, places", [("start_", "0", (1, 1)), ("", "50,000", (1, 2))])
