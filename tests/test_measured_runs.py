@@ -187,11 +187,9 @@ def numbers_of_runs():
     yield "in `spectrum_fast_start` below 1e-4"
     trained = [name for name, _ in measured_runs.records() if name.startswith(("heldout", "pilot"))]
     held_out = {name: f"{100 * measured_runs.rows(name)[-1]['test_top1_error']:.2f}" for name in trained}
-    deep = [held_out[f"pilot_deep{suffix}"] for suffix in ("", "_low", "_rate", "_decay", "_four")]
-    yield f"|5|`heldout_wide`; `heldout_deep`|**{held_out['heldout_wide']}**; {held_out['heldout_deep']} %|"
-    yield f"|6|55 convolutions: `pilot_deep`, rate 0.015|**{deep[0]} %**| ||`pilot_deep_low`, 0.01; `pilot_deep_rate`, "
-    yield f"0.02|{deep[1]}; {deep[2]} %| ||`pilot_deep_decay`, decay 0.2|{deep[3]} %| ||`pilot_deep_four`, full"
-    yield f"resolution|{deep[4]} %|"
+    deep = [held_out[f"pilot_deep{suffix}"] for suffix in ("", "_low", "_rate")]
+    yield f"three times the operations {held_out['heldout_wide']} % (`heldout_wide`)"
+    yield f"{deep[0]} % with 55 convolutions (`pilot_deep`; {deep[1]} and {deep[2]} % at 0.01 and 0.02)"
     yield f"{pooled(False):.2f} points with Muon and shortcuts, {pooled(True):.2f} otherwise"
     small = searched("statements", "9 blocks a stage with momentum SGD")
     yield (
