@@ -93,7 +93,9 @@ def test_what_the_copy_costs_is_a_factor():
 def test_the_page_on_blocks_has_how_a_second_seed_agrees_and_the_bounds_of_the_batch_normalised_network():
     page = " ".join((DOCS / "papers" / "near_identity.md").read_text().split())
     blocks = {name: read_rows(str(DOCS / "runs" / f"near_identity_{name}" / "results.csv")) for name in PRINTED}
-    ratios, bounds = ({name: [row[column] for row in blocks[name]] for name in blocks} for column in ("ratio", "lipschitz"))
+    ratios, bounds = (
+        {name: [row[column] for row in blocks[name]] for name in blocks} for column in ("ratio", "lipschitz")
+    )
 
     def agreement(name):
         """Of another run with that of seed 0: the rank correlation, and the largest factors between blocks."""
@@ -101,7 +103,9 @@ def test_the_page_on_blocks_has_how_a_second_seed_agrees_and_the_bounds_of_the_b
         factors = [max(max(a / b, b / a) for a, b in pair) for pair in pairs]
         return spearmanr(ratios["paper"], ratios[name])[0], *factors
 
-    words = "rank correlation over blocks {:.2f}, ratios within a factor of {:.2f}, bounds within {:.2f}; with crops of 2 "
+    words = (
+        "rank correlation over blocks {:.2f}, ratios within a factor of {:.2f}, bounds within {:.2f}; with crops of 2 "
+    )
     words += "pixels {:.2f}, {:.2f}, {:.2f}"
     assert words.format(*agreement("paper_seed1"), *agreement("paper_crop2")) in page
     rows = read_rows(str(DOCS / "runs" / "near_identity_paper_bn" / "results.csv"))
