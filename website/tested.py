@@ -54,10 +54,6 @@ RUN_HERE: dict[str, str | dict[str, str]] = {
     "python -m launch.train --preset=cifar10_wide --mixed_precision --data_dir=data --run_dir=runs/wide_seed0": _TINY,
     "python -m launch.train --preset=cifar10_wide --use_batch_norm --residual_initializer=standard "
     "--learning_rate=0.03 --mixed_precision --data_dir=data --run_dir=runs/wide_bn_seed0": _TINY,
-    "python -m launch.train --preset=cifar10 --crop_padding=4 --data_dir=data --validation_examples=5000 "
-    "--optimizer=muon --learning_rate=0.03 --newton_schulz_steps=3 --schedule=linear --weight_decay=0 "
-    "--widths=32,64,128 --stem_width=32 --blocks_per_stage=1,1,1 --batch_size=256 --train_steps=1056 "
-    "--eval_every=528 --checkpoint_every=264 --run_dir=runs/base": f"{_TINY} --validation_examples=4",
     "python -m launch.train --npz=digits.npz --batch_size=64 --train_steps=5600 --schedule=cosine --warmup_steps=100 "
     "--eval_every=1400 --checkpoint_every=200 --run_dir=runs/digits": f"{_TINY} --warmup_steps=1",
     'np.savez("cifar10_jpeg.npz", **arrays)': {},
