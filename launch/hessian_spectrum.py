@@ -1,4 +1,4 @@
-"""Estimate the spectral density and the extreme eigenvalues of a trained network's Hessian by Lanczos.
+r"""Estimate the spectral density and the extreme eigenvalues of a trained network's Hessian by Lanczos.
 
     python -m launch.hessian_spectrum --saved_run=runs/first --run_dir=runs/first_spectrum
 
@@ -21,7 +21,7 @@ single layers and to residual blocks, in layers.csv and blocks.csv, with one fig
 layer takes as many Hessian products as the whole network does. --with_start adds the same for the
 initial weights, in start_results.csv and so on.
 
-    KERAS_BACKEND=jax python -m launch.hessian_spectrum --preset=gpu --pretrained=cifar10 \\
+    KERAS_BACKEND=jax python -m launch.hessian_spectrum --preset=gpu --pretrained=cifar10 \
         --npz=cifar10.npz --run_dir=…
 
 is all of this for the paper's network on one GPU, without TensorFlow, from a file of
