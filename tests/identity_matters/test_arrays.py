@@ -379,3 +379,13 @@ def test_multi_label_is_refused(rows, found):
     x = np.zeros((2, 8, 8), np.uint8)
     message = refused(given_source, (x, np.array(rows), x, np.array(rows)), ANY)
     assert found in message and "multi-label is not supported" in message
+
+
+def test_floats_of_16_levels_are_images_and_of_15_are_not():
+    labels = np.arange(16) % 2
+    for levels in (15, 16):
+        images = np.linspace(0, levels / 255, 16 * 64).reshape(16, 8, 8)
+        if levels < 16:
+            assert "would lose nearly everything" in refused(loaded_name, (images, labels, images, labels))
+        else:
+            assert loaded_name((images, labels, images, labels))

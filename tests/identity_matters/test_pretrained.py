@@ -108,6 +108,15 @@ def test_weights_that_are_saved_are_loaded_and_nothing_else(tmp_path, monkeypatc
         np.testing.assert_array_equal(variable, np.asarray(expected).astype(np.float16))
 
 
+def test_weights_that_are_pickled_objects_are_not_run(tmp_path, monkeypatch):
+    (tmp_path / "weights").mkdir()
+    first = all_conv_resnet(pretrained.NETWORKS["digits"].model, seed=5).variables[0].path
+    np.savez(tmp_path / "weights" / "digits.npz", **{first: np.array([print], dtype=object)})
+    monkeypatch.setattr(pretrained.importlib.resources, "files", lambda _: tmp_path)
+    with pytest.raises(ValueError, match="allow_pickle=False"):
+        pretrained.load("digits")
+
+
 @pytest.fixture
 def in_8_bits(tmp_path, monkeypatch):
     """The digits network of random weights, one channel of them 0, and the same from a file of 8 bits a weight."""

@@ -393,3 +393,19 @@ def test_a_run_is_evaluated_on_its_split(config, tiny_config, tmp_path):
     found = evaluate(tmp_path / "run")
     assert found["num_examples"] == 7 and found["top1_error"] == pytest.approx(row["test_top1_error"])
     assert json.loads((tmp_path / "run" / "config.json").read_text())["config"]["data"]["test_split"] == "dev"
+
+
+@pytest.mark.parametrize("num_classes", [0, 1])
+def test_one_class_is_the_least_that_a_set_can_have(prepared, num_classes, tmp_path):
+    shutil.copytree(prepared / "plain_set", tmp_path / "plain_set")
+    features = tmp_path / "plain_set" / "1.0.0" / "features.json"
+    text = features.read_text()
+    assert text.count('"24"') == 1
+    features.write_text(text.replace('"24"', f'"{num_classes}"'))
+    names = features.with_name("label.labels.txt")
+    names.unlink(missing_ok=True)
+    config = DataConfig("plain_set", str(tmp_path))
+    if num_classes:
+        assert open_source(config).num_classes == 1
+    else:
+        assert "classes, which no set has" in refused(open_source, config)
