@@ -45,10 +45,11 @@ ROOT = pathlib.Path(__file__).parents[1]
 EQUIVALENTS = pathlib.Path(__file__).with_name("mutation_equivalents.txt")
 # Drawing, tables, files, messages; the claims' checks, which are tests themselves; what only makes things faster; what
 # is a few lines around the products of a Keras model, with tests of seconds each.
-# Not drawn from either: drawing, claims' checks, texts; of given_optimizer, as its tests start TensorFlow at import.
+# Nor are drawn: drawing, claims' checks, texts; given_optimizer, whose tests start TensorFlow at import; jax_backend,
+# whose tests run in a process of their own.
 STARTS_TENSORFLOW = "tests/identity_matters/test_given_optimizer.py"
 DRAWING = (
-    r"given_optimizer|figures|figure_\w+$|claim|table_1|theory\.parallel|mutations|measured|report|story|terminal"
+    r"given_optimizer|jax_backend|figures|figure_\w+$|claim|table_1|theory\.parallel|mutations|measured|report|story|terminal"
     r"|silence"
 )
 OUT_OF_SCOPE = re.compile(
@@ -117,6 +118,8 @@ class Sweep:
 class Sample(Sweep):
     """A sweep that traces nothing: each mutant meets the tests of the files that import its module."""
 
+    limit = SAMPLED_SECONDS
+
     def sweep(self, items: dict[str, pytest.Item]) -> None:
         """Plants each mutant before the tests that import its module."""
         self.items, self.seconds, self.is_sound = items, {}, {}
@@ -133,14 +136,14 @@ class Sample(Sweep):
         """Plants a mutant; a test that also fails without it is left out from then on, and the others are run again."""
         while True:
             tests = [item for item in self.importing(mutant) if self.is_sound.get(item.nodeid, True)]
-            end, test = outcome(mutant, tests, SAMPLED_SECONDS, self.seconds)
+            end, test = outcome(mutant, tests, self.limit, self.seconds)
             if end != "killed" or not test or self.passes_alone(test):
                 return end, test
 
     def passes_alone(self, test: str) -> bool:
         """Whether a test passes in a fork without any mutant."""
         if test not in self.is_sound:
-            end, passed = in_fork(lambda: passes(self.items[test], None), 3 * SAMPLED_SECONDS)
+            end, passed = in_fork(lambda: passes(self.items[test], None), 3 * self.limit)
             self.is_sound[test] = end == "ended" and bool(passed)
         return self.is_sound[test]
 
@@ -291,6 +294,7 @@ def main(arguments: list[str]) -> dict[str, str]:
     parser.add_argument("paths", nargs="*", help="files or folders of ours; none: a sample of all four packages")
     parser.add_argument("--tests", nargs="*", help="of theory and shortcut_study, or those of the sampled packages")
     parser.add_argument("--report", default=os.devnull, help="file for a line a mutant")
+    parser.add_argument("--seconds", type=float, default=SAMPLED_SECONDS, help="of the processor, a sampled mutant")
     parser.add_argument("--again", help="a report: only its mutants that went unnoticed")
     parser.add_argument("--minutes", type=float, default=math.inf, help="stops then: what was planted is a sample")
     parser.add_argument("--sample", type=int, help="how many mutants at most")
@@ -306,6 +310,7 @@ def main(arguments: list[str]) -> dict[str, str]:
         planted = [mutant for mutant in planted if mutant.key in unnoticed]
     random.Random(chosen.seed).shuffle(planted)
     sweep = (Sweep if chosen.paths else Sample)(planted[: chosen.sample], chosen.report, chosen.minutes)
+    sweep.limit = chosen.seconds
     folders = ("theory", "shortcut_study") if chosen.paths else PACKAGES
     tests = chosen.tests or [f"tests/{folder}" for folder in folders] + [f"--ignore={STARTS_TENSORFLOW}"]
     pytest.main(["-q", "-s", "-n", "0", "-p", "no:cacheprovider", *tests], plugins=[sweep])

@@ -55,10 +55,31 @@ def test_a_planted_mutant_is_seen_by_all_who_imported_the_function_or_the_consta
 
 @pytest.mark.slow
 def test_every_equivalent_is_still_a_mutant_of_the_code():
-    keys = {mutant.key for mutant in mutants.of_modules(ROOT, ["theory", "shortcut_study"])}
+    keys = {mutant.key for mutant in mutants.of_modules(ROOT, mutation_sweep.PACKAGES)}
     keys |= {key.split(": ")[0] for key in keys}
     lines = mutation_sweep.EQUIVALENTS.read_text().splitlines()
     assert not [line for line in lines if not line.startswith("#") and line not in keys]
+
+
+def test_a_setting_that_is_not_passed_on_is_an_error_of_a_launcher(tmp_path):
+    source = "def main(config):\n    return run(('order', 'seed'), trials=config.trials)\n"
+    (tmp_path / "a.py").write_text(source)
+    errors = {
+        m: {f.text.split(": ")[-1] for f in mutants.mutants(tmp_path / "a.py", m)} for m in ("launch.a", "theory.a")
+    }
+    call, default = "run(('order', 'seed'), trials=config.trials)", "config.trials → type(config)().trials"
+    assert errors["theory.a"] == {default, f"{call} → 2 * {call}"}
+    lost = {"('order', 'seed') → ('order',)", "('order', 'seed') → ('seed',)", f"{call} → run(('order', 'seed'))"}
+    assert errors["launch.a"] == errors["theory.a"] | lost
+
+
+def test_a_sampled_error_meets_the_tests_that_import_its_module_those_of_its_own_file_first():
+    files = {place: ROOT / "tests" / place for place in ("theory/test_descent_map.py", "theory/test_saddle_escape.py")}
+    found = {place: mutation_sweep.distance(file, "theory.descent.target_map") for place, file in files.items()}
+    assert found == {"theory/test_descent_map.py": 1, "theory/test_saddle_escape.py": None}
+    assert mutation_sweep.distance(ROOT / "tests/launch/test_evaluate.py", "launch.evaluate") == 0
+    assert mutation_sweep.distance(ROOT / "tests/launch/test_images.py", "launch.train") == 1
+    assert mutation_sweep.distance(files["theory/test_descent_map.py"], "theory.products") == 2
 
 
 @pytest.mark.slow

@@ -214,3 +214,12 @@ def test_only_the_one_shortcuts_condition_number_grows_with_depth():
     assert last["one_shortcut"] > 3 * first["one_shortcut"]
     assert last["two_shortcut"] == pytest.approx(first["two_shortcut"])
     assert last["lower_bound"] <= last["one_shortcut"]
+
+
+def test_a_finished_check_is_computed_again(launch, tmp_path, monkeypatch):
+    arguments = ("check_theory", f"--run_dir={tmp_path}/run", "--claim=hm.theorem_2.1", "--trials=1")
+    assert launch(*arguments)[0] == 0
+    failing = claims.check("hm.theorem_2.1", 0, 1)._replace(holds=False)
+    monkeypatch.setattr(claims, "check", lambda *_: failing)  # as after a change of the code
+    code, out, _ = launch(*arguments)
+    assert code == 1 and "checks failed: hm.theorem_2.1" in out

@@ -48,3 +48,8 @@ def test_the_velocity_and_imbalances_of_layers_that_do_not_commute_are_those_wri
         powers = [linalg.fractional_matrix_power(root, 2 * k / 3) for root, k in ((right, j), (left, 2 - j))]
         matrix = matrix + np.kron(*powers)
     np.testing.assert_allclose(balancedness.preconditioner(W, 3), matrix, atol=1e-12)
+
+
+def test_the_drift_is_bounded_by_twice_the_rate_times_the_gain():
+    assert balancedness.drift_bound(0.1, 3.0, 1.0) == pytest.approx(0.4)
+    assert balancedness.drift_bound(0.1, 3.0, 3.0) == 0
