@@ -121,7 +121,11 @@ def _measured(check: claims.Check) -> str:
 def _lines(check: claims.Check) -> str:
     """Returns everything about one claim."""
     claim = claims.CLAIMS[check.claim]
-    lines = [_measured(check), f"    {check.statement}"]
+    lines = [f"{check.claim}: {check.statement}", f"    compared:          {claim.compared}"]
+    if check.instances:
+        worst = f"{check.measured:.4g}, which must be {check.relation} {check.bound:.4g}"
+        lines.append(f"    nearest to fail:   {worst}; of {check.instances} pairs of numbers")
+        lines.append(f"    slack:             {check.slack:.2g}, their distance over the larger; below 0 it fails")
     lines.append(f"    printed statement: {check.verdict}")
     lines.append(f"    printed proof:     {claim.proof}")
     if check.counterexample:

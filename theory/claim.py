@@ -52,6 +52,7 @@ class Claim:
       function: The function that computes it, as module.function below theory. The check calls it.
       check: check(rng, trials) yields (measured, bound) of each instance, claimed to be measured ≤ bound, or ≥ if that
         is the relation. Unless the claim holds with a complete proof it returns a counterexample to what does not hold.
+        Its docstring begins with what is compared with what.
       mutations: Ways to break the function, each of which the check must notice.
       relation: ≤ or ≥.
       verdict: On the printed statement: one of VERDICTS, or one of them, a colon and the details, such as the
@@ -85,6 +86,11 @@ class Claim:
         for phrase in self.hypotheses:
             if phrase not in self.statement:
                 raise ValueError(f"{self.id}: the statement must name the hypothesis {phrase!r}")
+
+    @property
+    def compared(self) -> str:
+        """Returns which number the check compares with which: the first paragraph of its docstring, in one line."""
+        return " ".join((self.check.__doc__ or "").partition("\n\n")[0].split())
 
     @property
     def needs_counterexample(self) -> bool:

@@ -84,7 +84,10 @@ RUN_ELSEWHERE: dict[str, str] = {
     "python -m launch.train --run_dir=runs/first": _README,
     "python -m launch.evaluate --saved_model=runs/first/saved_model": _README,
     'print(round(train(PRESETS["mnist"], "runs/first")["test_top1_error"], 3))': _README,
-    "print(max(np.linalg.norm(layer, 2) for layer in layers).round(3))": _SNIPPET,
+    (
+        "print(f\"bound: {norm_bound(R, 20, 'paper'):.3f}, sharper: {norm_bound(R, 20):.3f}, "
+        'largest ‖A_i‖: {norm:.3f}")'
+    ): _SNIPPET,
     'print(curvature.spectrum(load("digits"), mnist_sample().train_images[:100], mnist_sample().train_labels[:100]))': (
         _SNIPPET
     ),
@@ -97,7 +100,7 @@ RUN_ELSEWHERE: dict[str, str] = {
     'print(train(config, "runs/python", init_from="cifar10_fast")["test_top1_error"])': (
         "tests/launch/test_images.py::test_the_guides_lines_of_python_fine_tune_on_a_folder"
     ),
-    'serve(images=tf.zeros([1, 28, 28, 1]))["probabilities"]': (
+    'print(serve(images=images)["probabilities"].numpy().round(3))': (
         "tests/identity_matters/test_exports.py::test_the_saved_model_answers_with_probabilities"
     ),
     'open("digits.tflite", "wb").write(converted)': (

@@ -223,3 +223,16 @@ def test_a_finished_check_is_computed_again(launch, tmp_path, monkeypatch):
     monkeypatch.setattr(claims, "check", lambda *_: failing)  # as after a change of the code
     code, out, _ = launch(*arguments)
     assert code == 1 and "checks failed: hm.theorem_2.1" in out
+
+
+def test_one_claim_says_what_is_compared_with_what_and_what_slack_is(launch):
+    code, out, _ = launch("check_theory", "--claim=hm.theorem_2.1", "--trials=3")
+    check = claims.check("hm.theorem_2.1", trials=3)
+    assert code == 0 and "compared:          |||A||| of the polar method against (4π + 3γ)/ℓ for ℓ ≥ 3γ" in out
+    assert f"{check.measured:.4g}, which must be ≤ {check.bound:.4g}; of {check.instances} pairs of numbers" in out
+    assert f"slack:             {check.slack:.2g}, their distance over the larger; below 0 it fails" in out
+
+
+@pytest.mark.parametrize("claim_id", claims.CLAIMS)
+def test_every_check_says_what_it_compares(claim_id):
+    assert len(claims.CLAIMS[claim_id].compared.split()) >= 4
