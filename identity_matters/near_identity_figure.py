@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from identity_matters.runs.figure_style import PAGE
 from identity_matters.runs.figures import PERCENT
@@ -28,6 +29,7 @@ def blocks_figure(networks: list[tuple[str, list[dict], list[dict]]]) -> Figure:
         _left(left, removed)
         for axes in (ratios, hidden, errors):
             _mark_stages(axes, rows, named=axes is ratios)
+        errors.set_xticks(numbered := np.arange(0, len(rows), 1 + len(rows) // 10), labels=map(str, 1 + numbered))
         errors.set(xlabel="residual block")
         left.set(xlabel="blocks left out,\nthe smallest branch first")
     grid[0, 0].set(ylim=(None, grid[0, 0].get_ylim()[1] * 100))  # room for the stages' names
@@ -73,6 +75,7 @@ def _errors(axes: Axes, rows: list[dict], removed: list[dict]) -> None:
 def _left(axes: Axes, removed: list[dict]) -> None:
     if removed:
         axes.plot(_column(removed, "num_removed"), _column(removed, "error"), "o-", ms=3, color="C3")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     _as_error(axes)
 
 

@@ -118,6 +118,7 @@ def _draw_blocks(axes: "Axes", blocks: dict[str, list[dict]]) -> None:
         low, ratio, high = (np.maximum(column(rows, f"ratio{end}"), SMALLEST_RATIO) for end in ("_low", "", "_high"))
         axes.plot(at, ratio, "o-", ms=4, color=colour, label=name)
         axes.fill_between(at, low, high, color=colour, alpha=0.2, lw=0)
+    axes.fill_between([], [], [], color="0.4", alpha=0.2, lw=0, label="quartiles over images")
     rows = next(iter(blocks.values()))
     stages = [row["block"].split("_")[0] for row in rows]
     for i in range(1, len(stages)):

@@ -75,7 +75,8 @@ def _sorted_by_mean(final: list[dict]) -> list[str]:
 def _name_in_lines(name: str, final: list[dict]) -> str:
     statuses = [row["status"] for row in final if row["variant"] == name]
     lost = statuses.count("diverged")
-    return textwrap.fill(f"{name} ({lost} of {len(statuses)} diverged)" if lost else name, 38)
+    words = name.replace("initializer", "initialiser")  # tables have the spelling of the flag
+    return textwrap.fill(f"{words} ({lost} of {len(statuses)} diverged)" if lost else words, 38)
 
 
 def _optimizer(name: str) -> str:
@@ -102,7 +103,7 @@ def depth_figure(rows: list[dict], depths: dict[str, dict[str, int]], title: str
                 axes.plot([depth] * len(values), values, marker, color=colour, alpha=0.5, markersize=5)
                 if values:
                     means.append((depth, np.mean(values)))
-            axes.plot(*zip(*means or [(np.nan, np.nan)]), color=colour, label=f"{initializer} initializer")
+            axes.plot(*zip(*means or [(np.nan, np.nan)]), color=colour, label=f"{initializer} initialiser")
         axes.set(xlabel="convolutions", ylabel=f"top-1 {label}", xscale="log")
         axes.set_xticks(ticks, ticks)
         axes.minorticks_off()

@@ -141,7 +141,8 @@ def spectrum_figure(rows: list[dict], density: list[dict], title: str = "") -> F
     for largest, name, colour, marker in ((True, "largest", "C3", "v"), (False, "smallest", "C2", "D")):
         values, bounds = extreme_eigenvalues(quadrature, NUM_MARKED, largest)
         at = np.interp(values, grid, heights)
-        label = f"{name}: {values[0]:.4g} ± {bounds[0]:.1g}"
+        count = f"{len(values)} {name}" if len(values) > 1 else name
+        label = f"{count}, the outermost {values[0]:.4g} ± {bounds[0]:.1g}"
         axes.errorbar(values, at, xerr=bounds, fmt=marker, ms=6, capsize=3, color=colour, label=label)
         lowest = min(lowest, at.min())
     axes.axvline(0, color="0.5", linewidth=1, linestyle=":")

@@ -21,6 +21,7 @@ LARGEST = r"$|\lambda|_{\max}$"
 CONDITION_NUMBER = r"condition number $|\lambda|_{\max}/|\lambda|_{0.1}$"
 LOSSES = {LINEAR: ("excess_loss", "loss − lowest loss of a linear map"), RELU_MID: ("loss", "loss")}
 THEOREM = {1: (0, (1, 1)), 2: (0, (5, 3))}  # dashes of the predictions of Theorem 1 for 1- and 2-shortcuts
+DOTTED = "mean of fewer runs than the largest n"
 SMOKE = "toy size: it shows that the study runs but is too small for conclusions"
 
 
@@ -37,6 +38,8 @@ def draw_band(axes: Axes, band: Band, colour: object, label: str, log: bool = Fa
     runs = f", n = {least} – {most}" if least < most else f", n = {most}"
     axes.plot(10**band.x, np.where(band.count == most, mean, np.nan), color=colour, label=label + runs)
     axes.plot(10**band.x, np.where(band.count < most, mean, np.nan), color=colour, ls=":")
+    if least < most and DOTTED not in axes.get_legend_handles_labels()[1]:
+        axes.plot([], [], color="0.4", ls=":", label=DOTTED)
     axes.fill_between(10**band.x, low, high, color=colour, alpha=0.2, lw=0)
 
 

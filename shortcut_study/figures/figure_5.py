@@ -105,7 +105,7 @@ def draw(rows: list[dict]) -> Figure:
         predicted = select(rows, experiment="spectrum_at_zero", shortcut_depth=shortcut_depth)
         if predicted:
             axes.plot(column(predicted, "depth"), column(predicted, "condition_number"), color="k", lw=1.5, ls=dashes,
-                      zorder=5, label=f"Theorem 1 at zero, n = {shortcut_depth}")  # fmt: skip
+                      zorder=5, label=f"Theorem 1 at zero, {shortcut_depth}-shortcut")  # fmt: skip
     axes.set(title=f"Hessian at initialisation, linear networks, {drawing.runs_each(initial)}", yscale="log")
     axes.set(ylabel=drawing.CONDITION_NUMBER)
     drawing.depth_axis(axes, initial)

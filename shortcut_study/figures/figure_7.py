@@ -1,8 +1,10 @@
 """Figure 7 of Li et al.: Figure 6 with ReLUs at mid."""
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from identity_matters.runs.job_table import Job
+from shortcut_study.aggregation import select
 from shortcut_study.architectures import RELU_MID
 from shortcut_study.config import StudyConfig
 from shortcut_study.dataset import StudyData
@@ -23,8 +25,20 @@ def jobs(config: StudyConfig, data: StudyData) -> list[Job]:
 
 
 def draw(rows: list[dict]) -> Figure:
-    """Returns the three quantities against the loss."""
+    """Returns the three quantities against the loss, up to the highest at which all networks have Hessians.
+
+    The 2-shortcut networks start far above it; there the other curves would be a clump.
+    """
     figure = figure_6.draw_spectra(rows, RELU_MID)
+    figure.set_figheight(5)
+    taken = select(rows, experiment="spectrum_at_losses", activations=RELU_MID, shortcut_depth=2)
+    beyond = [row["loss"] for row in taken if row["loss"] != "" and row["loss"] > 1.1 * _LEVELS[0]]
+    for axes in figure.axes:
+        axes.set_xlim(right=1.1 * _LEVELS[0])
+        drawing.plain_labels(axes.xaxis, axes.get_xlim())
+    if beyond:
+        text = f"not shown: where 2-shortcut networks start, loss {np.mean(beyond):.2f}"
+        figure.axes[0].plot([], [], " ", label=text)
     drawing.shared_legend(figure, ncols=2)
     return figure
 
