@@ -87,7 +87,7 @@ def test_two_workers_are_one_for_eight_steps_of_the_mnist_preset(tmp_path):
     flags = ["--preset=mnist", "--train_steps=8", "--eval_every=8", "--checkpoint_every=8", "--decay_steps="]
     for launcher, more in (("train", []), ("cluster", PAIR)):
         assert processes.start(tmp_path / launcher, launcher, *flags, *more).wait() == 0
-    one, two = (final_variables(tmp_path / launcher) for launcher in ("train", "cluster"))
+    one, two = (final_variables(tmp_path / launcher, 8) for launcher in ("train", "cluster"))
     assert 0 < max(np.abs(one[name] - two[name]).max() for name in one) < 1e-5
 
 
