@@ -1,10 +1,18 @@
 """docs/start/tour.ipynb: every cell runs, every section has its picture, and it is committed with its outputs."""
 
 import pathlib
+import re
 
 import nbformat
+import numpy as np
 import pytest
 from nbclient import NotebookClient
+
+from identity_matters import near_identity
+from identity_matters.data.digits import mnist_sample
+from identity_matters.model import standardize
+from identity_matters.pretrained import load
+from theory import factorization
 
 TOUR = pathlib.Path(__file__).parents[1] / "docs" / "start" / "tour.ipynb"
 
@@ -25,8 +33,9 @@ def assert_whole(notebook) -> None:
     """Whether no output is an error or a warning, and every section has its picture."""
     outputs = sections(notebook)
     theorems = ["A theorem", "The landscape near the identity", "A network that memorises"]
-    assert list(outputs)[1:-1] == ["The network", "A training run", *theorems, "A Hessian", "A spectrum"]
-    for heading in list(outputs)[1:-1]:
+    names = ["The network", "A training run", *theorems, "A Hessian", "A spectrum", "Your own model"]
+    assert list(outputs)[1:] == [*names, "Further", "Exercises"]
+    for heading in (*names, "Exercises"):
         kinds = {output.output_type for output in outputs[heading]}
         assert any("image/png" in output.get("data", {}) for output in outputs[heading]), heading
         assert "error" not in kinds and "stderr" not in {output.get("name") for output in outputs[heading]}, heading
@@ -38,6 +47,24 @@ def test_the_tour_is_committed_with_its_pictures_and_small():
     assert_whole(notebook)
     assert TOUR.stat().st_size < 1e6
     assert "/work" not in TOUR.read_text() and "/home" not in TOUR.read_text()
+
+
+def test_the_answers_of_the_exercises_are_right():
+    """Each printed answer, against what the theory or the package says of it."""
+    cells = {cell.source: cell for cell in nbformat.read(TOUR, as_version=4).cells}
+    texts = {}
+    for number in (1, 2, 3):
+        (cell,) = (cell for source, cell in cells.items() if f"answer_{number} = " in source)
+        texts[number] = "".join(output.get("text", "") for output in cell.outputs)
+    turn = factorization.factorize(-np.eye(2), num_layers=10)
+    assert np.linalg.norm(turn, 2, axis=(1, 2)).max() == pytest.approx(2 * np.sin(np.pi / 20))
+    assert texts[1].startswith(f"{2 * np.sin(np.pi / 20):.4f};")
+    past_one, past_two = map(float, re.findall(r"× ([\d.]+)", texts[2]))
+    assert past_one > 5 and past_two == 1  # Theorem 1: for n = 2 it is the same at every depth
+    images, labels = mnist_sample().test_images[:300], mnist_sample().test_labels[:300]
+    rows = list(near_identity.measure(load("digits", standardized=False), standardize(images), labels))
+    errors = [row["error_without"] for row in rows]
+    assert texts[3].startswith(f"block {1 + int(np.argmax(errors))}: {max(errors):.0%} of the digits")
 
 
 def test_the_first_cell_says_how_to_install():

@@ -21,7 +21,7 @@ LARGEST = r"$|\lambda|_{\max}$"
 CONDITION_NUMBER = r"condition number $|\lambda|_{\max}/|\lambda|_{0.1}$"
 LOSSES = {LINEAR: ("excess_loss", "loss − lowest loss of a linear map"), RELU_MID: ("loss", "loss")}
 THEOREM = {1: (0, (1, 1)), 2: (0, (5, 3))}  # dashes of the predictions of Theorem 1 for 1- and 2-shortcuts
-DOTTED = "mean of fewer runs than the largest n"
+DOTTED = "fewer runs"
 SMOKE = "toy size: it shows that the study runs but is too small for conclusions"
 
 

@@ -37,7 +37,7 @@ def draw(rows: list[dict]) -> Figure:
         axes.set_xlim(right=1.1 * _LEVELS[0])
         drawing.plain_labels(axes.xaxis, axes.get_xlim())
     if beyond:
-        text = f"not shown: where 2-shortcut networks start, loss {np.mean(beyond):.2f}"
+        text = f"2-shortcut starts at loss {np.mean(beyond):.2f}, not shown"
         figure.axes[0].plot([], [], " ", label=text)
     drawing.shared_legend(figure, ncols=2)
     return figure

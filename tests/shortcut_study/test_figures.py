@@ -64,8 +64,8 @@ def test_figure_5_shows_geometric_means_the_theory_and_where_it_is_infinite():
     np.testing.assert_allclose(bars["2-shortcut"], [(depth, 5 * np.sqrt(1.01)) for depth in (2, 6, 12)])
     np.testing.assert_allclose(bars["Xavier, no shortcuts"], [(depth, depth**3 * np.sqrt(1.01)) for depth in (2, 6)])
     assert lines(axes)["beyond float64, in some or all runs"].get_xdata().tolist() == [12]
-    np.testing.assert_allclose(lines(axes)["Theorem 1 at zero, n = 1"].get_ydata(), [4, 12, 24])
-    np.testing.assert_allclose(lines(axes)["Theorem 1 at zero, n = 2"].get_ydata(), [5, 5, 5])
+    np.testing.assert_allclose(lines(axes)["Theorem 1 at zero, 1-shortcut"].get_ydata(), [4, 12, 24])
+    np.testing.assert_allclose(lines(axes)["Theorem 1 at zero, 2-shortcut"].get_ydata(), [5, 5, 5])
 
 
 @pytest.mark.parametrize("figure", ["3", "6", "7", "8"])
