@@ -223,6 +223,7 @@ def test_a_finished_check_is_computed_again(launch, tmp_path, monkeypatch):
     monkeypatch.setattr(claims, "check", lambda *_: failing)  # as after a change of the code
     code, out, _ = launch(*arguments)
     assert code == 1 and "checks failed: hm.theorem_2.1" in out
+    assert not list((tmp_path / "run").glob("*.png"))  # the figures are of all claims
 
 
 def test_one_claim_says_what_is_compared_with_what_and_what_slack_is(launch):

@@ -277,3 +277,10 @@ MISTAKES = {
 def test_mistakes_are_named(changes, named):
     with pytest.raises(ValueError, match=re.escape(named)):
         dataclasses.replace(PRESETS["mnist"], **changes)
+
+
+def test_a_job_has_one_chief_where_parameter_servers_hold_the_weights():
+    flags = ["--num_workers=3", "--batch_size=12", "--use_batch_norm=false"]
+    assert config_of("cluster", *flags).tasks == {"worker": 3}
+    with_servers = config_of("cluster", *flags, "--strategy=parameter_server", "--num_servers=2")
+    assert with_servers.tasks == {"chief": 1, "worker": 3, "ps": 2}
