@@ -237,3 +237,9 @@ def test_one_claim_says_what_is_compared_with_what_and_what_slack_is(launch):
 @pytest.mark.parametrize("claim_id", claims.CLAIMS)
 def test_every_check_says_what_it_compares(claim_id):
     assert len(claims.CLAIMS[claim_id].compared.split()) >= 4
+
+
+def test_a_figure_that_is_named_is_drawn_whatever_nofigures_says(launch, tmp_path):
+    code, out, _ = launch("check_theory", f"--run_dir={tmp_path}/run", "--draw=printed_construction", "--nofigures")
+    assert code == 0 and out.strip().endswith("printed_construction.png")
+    assert (tmp_path / "run" / "printed_construction.png").stat().st_size
