@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from identity_matters.errors import damaged_table, explaining
+from identity_matters.errors import damaged_table, explaining, note
 from identity_matters.fields import check_fields, option, require
 from identity_matters.runs.job_table import Job, Progress
 from identity_matters.runs.tables import read_rows
@@ -38,6 +38,8 @@ from launch.experiment import Experiment, Report, run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from identity_matters.runs.directory import RunDirectory
 
 BLOCKS, REMOVED = "results.csv", "removed.csv"
 MAX_RISE = 0.01  # of the error
@@ -82,29 +84,29 @@ def main(config: NearIdentityConfig, run_dir: str) -> int:
     digest = trained_run.weights_digest(network)
     measurement = near_identity.Measurement(network, images, labels, config.ablate)
     names = [block.name for block in measurement.blocks]
-    begun, seconds = time.monotonic(), {}
+    begun, measured = time.monotonic(), []
 
     def measure(number: int) -> list[dict]:
         before = time.monotonic()
         rows = [measurement.row(number)]
-        seconds[number] = time.monotonic() - before
+        measured.append(number)
+        if number == 0:
+            # The errors of block k take the n − k blocks behind it, those of all sets of blocks half as many for each.
+            share = 0.75 * len(names) if config.ablate else len(names)
+            duration = _duration(share * (time.monotonic() - before))
+            note(f"all {len(names)} blocks will take about {duration}, by the first of them")
         return rows
-
-    def line(job: Job, _: list[dict]) -> str:
-        if job is not jobs[0] or 0 not in seconds:
-            return ""
-        # The errors of block k take the n − k blocks behind it, those of all sets of blocks half as many for each.
-        share = 0.75 * len(names) if config.ablate else len(names)
-        return f"all {len(names)} blocks will take about {_duration(share * seconds[0])}, by the first of them"
 
     def remove(progress: Progress) -> list[dict]:
         order = smallest_first(os.path.join(run_dir, BLOCKS), names)
         return near_identity.removed_rows(network, images, labels, order[:-1], progress)
 
-    def report(_: object, rows: list[dict], *removed: list[dict]) -> Report:
-        lines, details = [table(rows), *map(removable, removed)], {"num_examples": len(images)}
-        if seconds:
+    def report(directory: "RunDirectory", rows: list[dict], *removed: list[dict]) -> Report:
+        details = {"num_examples": len(images), "seconds": directory.contents.get("seconds")}
+        if measured:
             details["seconds"] = round(time.monotonic() - begun)
+        lines = [table(rows), *map(removable, removed)]
+        if details["seconds"] is not None:  # which runs of 0.2.0 lack
             lines.append(f"measured in {_duration(details['seconds'])}")
         return Report("\n".join(lines), details=details)
 
@@ -117,7 +119,6 @@ def main(config: NearIdentityConfig, run_dir: str) -> int:
         tables,
         figures,
         report,
-        line,
         data_digest=f"{len(images)} test images",
         details={trained_run.DIGEST: digest},
         check=lambda run: trained_run.require_same_weights(run, digest, config.saved_run),

@@ -130,6 +130,7 @@ class RunDirectory:
             return
         # As this version writes it.
         earlier["config"] = _without_unread(self._config, nested(self._config, earlier["config"]))
+        earlier["config"] = completed(earlier["config"], as_json(type(self._config)()))
         longer = self._config.continued(earlier["config"]) if hasattr(self._config, "continued") else ()
         self._require_same(earlier, config, longer)
         # The latest command's num_seeds or runs, say, which may differ: figures are redrawn with them.
@@ -194,6 +195,17 @@ def read_own(path: str) -> dict | None:
     if foreign and contents is None:
         raise UserError(f"run_dir {path} holds {foreign[0]!r} but no config.json of a run; choose another")
     return contents
+
+
+def completed(values: dict, defaults: dict) -> dict:
+    """Returns the values of a config.json with the defaults of fields that its version did not have.
+
+    >>> completed({"model": {"widths": [8]}, "seed": 1}, {"model": {"shortcut": True}, "seed": 0, "fresh": ""})
+    {'model': {'widths': [8], 'shortcut': True}, 'seed': 1, 'fresh': ''}
+    """
+    both = {name: (values[name], defaults[name]) for name in values.keys() & defaults.keys()}
+    inner = {name: completed(*pair) for name, pair in both.items() if all(isinstance(part, dict) for part in pair)}
+    return values | {name: value for name, value in defaults.items() if name not in values} | inner
 
 
 def as_json(config: Any) -> dict:

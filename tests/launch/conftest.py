@@ -1,5 +1,7 @@
 """Runs of commands that several files of this folder read."""
 
+import re
+
 import pytest
 from launching import launched
 
@@ -11,4 +13,5 @@ def tiny_blocks(tiny_run, tmp_path_factory):
     flags = [f"--saved_run={tiny_run}", "--examples=40"]
     code, out, err = launched("near_identity", f"--run_dir={run_dir}", *flags)
     assert code == 0, err
+    assert re.search(r"^note: all 2 blocks will take about \d+ seconds, by the first of them$", err, re.M)
     return run_dir, flags, out
