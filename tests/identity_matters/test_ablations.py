@@ -227,7 +227,7 @@ def test_the_lowest_mean_error_comes_first_and_colours_are_of_optimisers():
     axes = experiment_figures.ablation_figure(rows).axes[0]
     labels = axes.get_yticklabels()
     assert [label.get_text().split(" (")[0] for label in labels] == [
-        "standard initializer", "BN-free", "momentum SGD", "9 blocks a stage"
+        "standard initialiser", "BN-free", "momentum SGD", "9 blocks a stage"
     ]  # fmt: skip
     assert [label.get_fontweight() for label in labels] == ["normal", "bold", "normal", "normal"]
     dots = [line for line in axes.lines if line.get_marker() == "o" and len(line.get_ydata())]

@@ -277,5 +277,5 @@ def test_a_copy_in_another_type_is_the_same_network_or_is_refused():
 
 def test_the_names_of_the_package_are_there_and_another_is_no_attribute():
     assert all(hasattr(curvature, name) for name in curvature.__all__)
-    with pytest.raises(AttributeError, match=re.escape("module 'shortcut_study.curvature' has no attribute 'trace'")):
-        _ = curvature.trace
+    with pytest.raises(AttributeError, match=re.escape("module 'shortcut_study.curvature' has no attribute 'spectra'")):
+        _ = curvature.spectra
