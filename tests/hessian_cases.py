@@ -29,6 +29,7 @@ if keras.backend.backend() == "jax":
 STEP, TOLERANCE = 5e-5, 1e-5
 # TensorFlow resizes, and Keras on JAX takes the softmax of attention, in float32.
 ON_JAX = keras.backend.backend() == "jax"
+SEED = 1 if keras.backend.backend() == "torch" else 0  # of weights whose ReLUs are no nearer to their kink than a step
 ROUNDED, COARSE_STEP, COARSE = ("attention",) if ON_JAX else ("bilinear", "bicubic", "lanczos5"), 2e-3, 1e-2
 SLOW = "GRU both ways", "masked words", "LSTM, gauss_newton", "attention", "group norm", "batch norm", "RMS norm"
 SLOW += "mse, gauss_newton", "layer norm over two axes", "unit norm", "bicubic", "outputs by layers' names", "values"
@@ -393,7 +394,7 @@ def made(name):
     make, x, y, compiled, *options = CASES[name]
     global RNG
     RNG = np.random.default_rng(1)
-    keras.utils.set_random_seed(0)
+    keras.utils.set_random_seed(SEED)
     model = make()
     model, compiled = (model[0], {"loss": model[1]}) if isinstance(model, tuple) else (model, compiled())
     options = options[0] if options else {}
@@ -467,6 +468,7 @@ def check(name):
 
 
 if __name__ == "__main__":
-    for case in sys.argv[1:] or CASES:
+    unknown = {"lanczos5"} if keras.backend.backend() == "torch" else set()  # to Keras on PyTorch
+    for case in sys.argv[1:] or [name for name in CASES if name not in unknown]:
         check(case)
         print(case)

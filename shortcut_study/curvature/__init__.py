@@ -1,4 +1,4 @@
-"""Curvature of any Keras model, on TensorFlow or JAX: exact products with the Hessian, spectra, traces, diagonals.
+"""Curvature of any Keras model, on every backend: exact products with the Hessian, spectra, traces, diagonals.
 
     from shortcut_study import curvature
 

@@ -1,8 +1,4 @@
-"""Hessian products on JAX: forward mode over reverse mode, compiled once, on one device or on all of them.
-
-    equations                                    code
-    Hv = d/dt ∇L(w + tv) at t = 0                Backend.product; several v at once by vmap
-    Gv = Jᵀ ∇²ℓ J v, J of the outputs            gauss_newton
+"""Hessian products on JAX, compiled once, on one device or on all of them; several vectors at once by vmap.
 
 Weights and examples are arguments of the compiled function, not constants. Where there are several devices, of one
 process or of several (jax.distributed), each batch is divided among them; the sum over it is XLA's all-reduce.
@@ -18,6 +14,7 @@ import keras
 import numpy as np
 
 from shortcut_study.curvature.examples import Examples, mapped
+from shortcut_study.curvature.functional import gauss_newton_product, hessian_product
 from shortcut_study.curvature.objective import Objective
 
 CHECKED_EXAMPLES = 2  # at most, where they divide a batch: on a CPU XLA's convolutions are slow in float64
@@ -51,7 +48,7 @@ class Backend:
         mesh = jax.sharding.Mesh(np.array(jax.devices()), ("examples",))
         self._shared = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("examples"))
         self._everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-        derivative = _gauss_newton_product if gauss_newton else _hessian_product
+        derivative = gauss_newton_product if gauss_newton else hessian_product
         shapes = [tuple(variable.shape) for variable in objective.model.trainable_variables]
         ends = np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1]
 
@@ -59,7 +56,7 @@ class Backend:
         def product(weights: list, others: list, vectors: jax.Array, batch: tuple, scales: jax.Array) -> jax.Array:
             def along(vector: jax.Array) -> jax.Array:
                 parts = [p.reshape(shape) for p, shape in zip(jax.numpy.split(vector, ends), shapes)]
-                return _joined(derivative(objective, weights, others, parts, batch, scales))
+                return _joined(derivative(jax, objective, weights, others, parts, batch, scales))
 
             return along(vectors[0])[None] if len(vectors) == 1 else jax.vmap(along)(vectors)
 
@@ -159,36 +156,3 @@ class Backend:
 
 def _joined(parts: list) -> jax.Array:
     return jax.numpy.concatenate([part.ravel() for part in parts])
-
-
-def _hessian_product(
-    objective: Objective, weights: list, others: list, vectors: list, batch: tuple, scales: jax.Array
-) -> list:
-    gradient = jax.grad(lambda weights: objective.total(weights, others, batch, scales))
-    try:
-        return jax.jvp(gradient, (weights,), (vectors,))[1]
-    except TypeError as error:
-        if "custom_vjp" not in str(error):  # a gradient function of the user's own, which has no forward mode
-            raise
-    return jax.vjp(gradient, weights)[1](vectors)[0]
-
-
-def _gauss_newton_product(
-    objective: Objective, weights: list, others: list, vectors: list, batch: tuple, scales: jax.Array
-) -> list:
-    x, y, sample_weight = batch
-    with objective.at(weights, others):  # for the structure and the masks
-        like = objective.outputs(x)
-
-    def outputs_of(weights: list) -> list:
-        with objective.at(weights, others):
-            return keras.tree.flatten(objective.outputs(x))
-
-    def loss_of(outputs: list) -> jax.Array:
-        with objective.at(weights, others):
-            found = objective.sums(y, objective.with_masks(outputs, like), sample_weight)
-        return sum(scales[i] * part.total for i, part in enumerate(found))
-
-    outputs, pushed = jax.jvp(outputs_of, (weights,), (vectors,))
-    curved = jax.jvp(jax.grad(loss_of), (outputs,), (pushed,))[1]
-    return jax.vjp(outputs_of, weights)[1](curved)[0]

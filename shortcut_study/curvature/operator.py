@@ -31,7 +31,7 @@ from shortcut_study.curvature.objective import Objective, first_reason, flat, lo
 from shortcut_study.curvature.watched import Watched
 from shortcut_study.curvature.xtrace import Trace, xtrace
 
-BACKENDS = {name: f"shortcut_study.curvature.{name}_backend" for name in ("tensorflow", "jax")}
+BACKENDS = {name: f"shortcut_study.curvature.{name}_backend" for name in ("tensorflow", "jax", "torch")}
 PRECISIONS = "highest", "high", "default"
 AT_ONCE = 8  # vectors of a matrix that a batch is multiplied with at a time
 
@@ -53,7 +53,7 @@ class Hessian:
     the digits network that takes as long as two products over 256 images.
 
     Args:
-      model: keras.Model, built: functional, sequential or of a class of its own, on TensorFlow or JAX.
+      model: keras.Model, built: functional, sequential or of a class of its own, on TensorFlow, JAX or PyTorch.
       x: [m, …] as the model takes them, or a list or dict for several inputs; or, without y, batches: a
         tf.data.Dataset, a PyDataset or an iterable of (x, y) or (x, y, sample_weight), which are read once.
       y: [m] or what the loss takes, or a list or dict for several outputs.
@@ -96,7 +96,7 @@ class Hessian:
     ) -> None:
         checks.check_model(model, dtype)
         if (backend := keras.backend.backend()) not in BACKENDS:
-            raise ValueError(f"Hessian products need KERAS_BACKEND=tensorflow or jax, got {backend}")
+            raise ValueError(f"Hessian products need KERAS_BACKEND=tensorflow, jax or torch, got {backend}")
         if precision not in PRECISIONS:
             raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
         self.model, self.on_batch = model, on_batch

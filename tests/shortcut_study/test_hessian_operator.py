@@ -1,5 +1,6 @@
 """curvature.Hessian against second differences of Keras's loss, a NumPy network, and itself on JAX."""
 
+import importlib.util
 import os
 import pathlib
 import re
@@ -37,6 +38,12 @@ def on_jax(*arguments, **environment):
 @pytest.mark.slow
 def test_all_products_on_jax_are_second_differences_of_the_loss_too():
     assert on_jax() == list(CASES)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
+def test_all_products_on_pytorch_are_second_differences_of_the_loss_too():
+    assert on_jax(KERAS_BACKEND="torch") == [name for name in CASES if name != "lanczos5"]
 
 
 ON_FOUR_DEVICES = """
