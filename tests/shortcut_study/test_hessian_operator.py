@@ -30,7 +30,7 @@ def on_jax(*arguments, **environment):
     """Runs hessian_cases.py, or a program, under JAX; returns what it prints."""
     env = os.environ | {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"} | environment
     program = [sys.executable, *(arguments if arguments[:1] == ("-c",) else (hessian_cases.__file__, *arguments))]
-    found = subprocess.run(program, capture_output=True, text=True, env=env, timeout=600, check=False)
+    found = subprocess.run(program, capture_output=True, text=True, env=env, timeout=1500, check=False)
     assert found.returncode == 0, found.stderr[-3000:]
     return found.stdout.splitlines()
 
