@@ -61,6 +61,17 @@ def nested(config: Any, values: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
+def merged(values: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
+    """Returns the fields of a config, and of the configs in it, as dicts, with others in their place.
+
+    >>> merged({"model": {"widths": [16], "shortcut": True}, "fresh": ""}, {"model": {"widths": [8]}, "seed": 1})
+    {'model': {'widths': [8], 'shortcut': True}, 'fresh': '', 'seed': 1}
+    """
+    both = values.keys() & others.keys()
+    inner = [name for name in both if isinstance(values[name], dict) and isinstance(others[name], dict)]
+    return values | others | {name: merged(values[name], others[name]) for name in inner}
+
+
 def with_fields(config: Any, **changes: Any) -> Any:
     """Returns a config with other values of some fields, its own or those of the configs in it.
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args, get_origin
 from absl import flags
 
 from identity_matters.errors import UserError, truncated_repr
-from identity_matters.fields import all_fields, from_json, nested, require, with_fields
+from identity_matters.fields import all_fields, from_json, merged, nested, require, with_fields
 from identity_matters.runs.config_json import config_of, flat
 from identity_matters.runs.files import read_json
 
@@ -135,20 +135,13 @@ def config_from(values: flags.FlagValues, presets: dict[str, Any]) -> Any:
     if not in_file:
         return with_fields(config, **changed)
     try:  # together: what a file lacks, a flag may give
-        return from_json(config, _merged(in_file, nested(config, changed)))
+        return from_json(config, merged(in_file, nested(config, changed)))
     except UserError as error:
         try:
             from_json(config, in_file)
         except UserError:
             raise UserError(f"--config={values['config'].value} cannot be used: {error}") from error
         raise
-
-
-def _merged(fields: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
-    """Returns the fields of a config, and of the configs in it, with others in their place."""
-    both = {name: _merged(fields[name], value) for name, value in others.items()
-            if isinstance(value, dict) and isinstance(fields.get(name), dict)}  # fmt: skip
-    return fields | others | both
 
 
 def _refusals(config: Any, values: flags.FlagValues) -> dict[str, str]:

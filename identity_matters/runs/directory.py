@@ -22,7 +22,7 @@ import time
 from typing import Any
 
 from identity_matters.errors import MAX_REPR, UserError, truncated_repr
-from identity_matters.fields import names_with, nested, require
+from identity_matters.fields import merged, names_with, nested, require
 from identity_matters.runs.config_json import flat, read_config_json, seen_from_start
 from identity_matters.runs.files import remove, write_text
 from identity_matters.runs.machine import machine
@@ -130,7 +130,8 @@ class RunDirectory:
             return
         # As this version writes it.
         earlier["config"] = _without_unread(self._config, nested(self._config, earlier["config"]))
-        earlier["config"] = completed(earlier["config"], as_json(type(self._config)()))
+        # What its version did not have is as by default.
+        earlier["config"] = merged(as_json(type(self._config)()), earlier["config"])
         longer = self._config.continued(earlier["config"]) if hasattr(self._config, "continued") else ()
         self._require_same(earlier, config, longer)
         # The latest command's num_seeds or runs, say, which may differ: figures are redrawn with them.
@@ -195,17 +196,6 @@ def read_own(path: str) -> dict | None:
     if foreign and contents is None:
         raise UserError(f"run_dir {path} holds {foreign[0]!r} but no config.json of a run; choose another")
     return contents
-
-
-def completed(values: dict, defaults: dict) -> dict:
-    """Returns the values of a config.json with the defaults of fields that its version did not have.
-
-    >>> completed({"model": {"widths": [8]}, "seed": 1}, {"model": {"shortcut": True}, "seed": 0, "fresh": ""})
-    {'model': {'widths': [8], 'shortcut': True}, 'seed': 1, 'fresh': ''}
-    """
-    both = {name: (values[name], defaults[name]) for name in values.keys() & defaults.keys()}
-    inner = {name: completed(*pair) for name, pair in both.items() if all(isinstance(part, dict) for part in pair)}
-    return values | {name: value for name, value in defaults.items() if name not in values} | inner
 
 
 def as_json(config: Any) -> dict:
