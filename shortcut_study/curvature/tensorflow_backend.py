@@ -62,7 +62,7 @@ class Backend:
             parts = tf.split(vector, [int(np.prod(shape)) for shape in shapes])
             parts = [tf.reshape(part, shape) for part, shape in zip(parts, shapes)]
             found = derivative(objective, weights, others, parts, (*batch, None)[:3], scales)
-            return tf.concat([tf.reshape(part, [-1]) for part in found], 0)
+            return _joined(found)
 
         self._product = product
 
@@ -71,8 +71,7 @@ class Backend:
             with tf.GradientTape() as tape:
                 tape.watch(weights)
                 total = objective.total(weights, others, (*batch, None)[:3], scales)
-            found = tape.gradient(total, weights, unconnected_gradients=ZERO)
-            return tf.concat([tf.reshape(tf.convert_to_tensor(part), [-1]) for part in found], 0)
+            return _joined(tape.gradient(total, weights, unconnected_gradients=ZERO))
 
         @tf.function(autograph=False, reduce_retracing=True)
         def loss(weights: list, others: list, batch: tuple, scales: tf.Tensor) -> tf.Tensor:
@@ -99,22 +98,22 @@ class Backend:
 
     def product(self, weights: list, others: list, vectors: tf.Tensor, batch: tuple, scales: np.ndarray) -> tf.Tensor:
         """Returns the products [k, dim] of a batch with vectors [k, dim], as from `tensors`."""
-        rows = [self._of_batch(self._product, weights, others, row, batch, scales) for row in tf.unstack(vectors)]
+        placed = self._placed(batch, scales)  # once for all vectors
+        with self._full_precision():
+            rows = [self._product(weights, others, row, *placed) for row in tf.unstack(vectors)]
         return tf.stack(rows) if len(rows) > 1 else rows[0][None]
 
     def loss(self, weights: list, others: list, batch: tuple, scales: np.ndarray) -> tf.Tensor:
         """Returns the part of a batch in the loss."""
-        return self._of_batch(self._loss, weights, others, batch, scales)
+        return self.evaluate(self._loss, weights, others, *self._placed(batch, scales))
 
     def gradient(self, weights: list, others: list, batch: tuple, scales: np.ndarray) -> tf.Tensor:
         """Returns the part of a batch in the gradient, [dim]."""
         with second_derivatives():  # some first ones are right only there too
-            return self._of_batch(self._gradient, weights, others, batch, scales)
+            return self.evaluate(self._gradient, weights, others, *self._placed(batch, scales))
 
-    def _of_batch(self, function: Callable, *arguments: Any) -> tf.Tensor:
-        *first, batch, scales = arguments
-        with self._full_precision():
-            return function(*first, _without_none(self.on_device(batch)), tf.constant(scales, self.objective.dtype))
+    def _placed(self, batch: tuple, scales: np.ndarray) -> tuple:
+        return _without_none(self.on_device(batch)), *self.tensors([scales], self.objective.dtype)
 
     def sum(self, total: tf.Tensor | None, part: tf.Tensor) -> tf.Tensor:
         """Returns the sum of the parts of batches, on the device."""
@@ -172,6 +171,10 @@ class Backend:
             yield
         finally:
             tf.config.experimental.enable_tensor_float_32_execution(before)
+
+
+def _joined(parts: list) -> tf.Tensor:
+    return tf.concat([tf.reshape(tf.convert_to_tensor(part), [-1]) for part in parts], 0)
 
 
 def _without_none(parts: Any) -> tuple:
