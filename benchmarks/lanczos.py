@@ -35,11 +35,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from benchmarks import peers
-from benchmarks.harness import OTHERS, Peer, environment, interleaved, ratios, seconds, spread, table
+from benchmarks.harness import OTHERS, Benchmark, Peer, interleaved, report, seconds, table
 from benchmarks.peers import EIGENVALUE, GRADIENT, LANCZOS, PRODUCT, TRACE
 from benchmarks.train_step import kernels_of
 from identity_matters.config import ModelConfig
-from identity_matters.fields import check_fields, option
+from identity_matters.fields import option
 from identity_matters.presets import MODEL_PRESETS
 from launch import launcher
 
@@ -58,7 +58,7 @@ OURS, PEERS = "ours", {"PyHessian": peers.pyhessian, "curvlinops": peers.curvlin
 
 
 @dataclasses.dataclass(frozen=True)
-class LanczosBenchmark:
+class LanczosBenchmark(Benchmark):
     """What is timed, and how often.
 
     Attributes:
@@ -71,7 +71,6 @@ class LanczosBenchmark:
       precision: highest, or default, in which a GPU's convolutions are in TensorFloat-32.
     """
 
-    repeats: int = option(5, at_least=1)
     examples: int = option(128, at_least=1)
     batch_size: int = option(64, at_least=1)
     order: int = option(10, at_least=1)
@@ -83,9 +82,6 @@ class LanczosBenchmark:
     def network(self) -> ModelConfig:
         """The network that is timed."""
         return PAPER if self.paper_network else SMALL
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 def main(benchmark: LanczosBenchmark) -> None:
@@ -109,28 +105,24 @@ def main(benchmark: LanczosBenchmark) -> None:
                 measured |= {(name, what): functools.partial(peer.call, what) for what in names}
             except ModuleNotFoundError as error:
                 print(f"{name} is left out: {error}\n")
-        times = interleaved(
-            {key: measured[key] for key in sorted(measured, key=lambda key: NAMES.index(key[1]))}, benchmark.repeats
-        )
-    print(environment())
-    print(f"\n{side['dim']:,} weights, {benchmark.examples} examples, {benchmark.repeats} rounds; before the first")
-    print(f"product, checked and compiled: {took:.1f} s\n")
-    print(table(("measured", "median", "min – max", "over ours"), _rows(times)))
+        times = interleaved({key: measured[key] for key in sorted(measured, key=by_name)}, benchmark.repeats)
+    columns = [OURS, *PEERS]
+    rows = {name: {of: times[of, name] for of in columns if (of, name) in times} for name in NAMES}
+    rows[PRODUCT][OTHERS] = times[OTHERS]
+    report(
+        f"{side['dim']:,} weights, {benchmark.examples} examples, {took:.1f} s before the first product, checked",
+        rows,
+        {f"{name} / {OURS}": (name, OURS) for name in PEERS},
+        benchmark.repeats,
+    )
     if estimates:
         print(f"\nby {NUM_PRODUCTS} products each:\n")
         print(table(("estimate", "value", "error", "its bound"), _exact_rows(estimates, *exact_numbers(benchmark))))
 
 
-def _rows(times: dict) -> list[tuple[str, ...]]:
-    """Returns the lines of the table: seconds of each side, and ratios taken within each round."""
-    rows = []
-    for key in times:
-        if key == OTHERS:
-            continue
-        side, name = key
-        over = "" if side == OURS else spread(ratios(times[key], times[OURS, name]))[0]
-        rows.append((f"{name}, {side}", *spread(times[key]), over))
-    return [*rows, (OTHERS, *spread(times[OTHERS]), "")]
+def by_name(key: tuple[str, str]) -> int:
+    """Returns where what is measured stands: each of it by all sides in turn."""
+    return NAMES.index(key[1])
 
 
 def problem(config: ModelConfig, benchmark: LanczosBenchmark) -> tuple["keras.Model", np.ndarray, np.ndarray]:
