@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import keras
 import numpy as np
+from scipy.special import softmax
 
 from identity_matters.classifier import Classifier, load_classifier
 from identity_matters.data import photos
@@ -60,7 +61,6 @@ def classify(
     for start in range(0, len(files), size):
         part = files[start : start + size]
         logits = np.asarray(model.logits(photos.read(part, model.image_shape).astype(np.float32)), np.float64)
-        odds = np.exp(logits - logits.max(axis=1, keepdims=True))
-        for file, row in zip(part, odds / odds.sum(axis=1, keepdims=True)):
+        for file, row in zip(part, softmax(logits, axis=1)):
             label = int(row.argmax())
             yield Answer(file, names[label] if label < len(names) else str(label), float(row[label]))

@@ -239,7 +239,7 @@ class Training:
     def _take_snapshot(self, step: int) -> None:
         arrays = self.state.arrays()
         if all(np.isfinite(array).all() for array in arrays.values()):  # the update after a finite loss need not be
-            self._snapshot = step, arrays
+            self._snapshot = step, {name: array.copy() for name, array in arrays.items()}
 
     def _keep_snapshot(self) -> None:
         """Writes the last finite weights of a run that diverged, where no checkpoint is as new."""

@@ -210,6 +210,7 @@ class Spectra:
     def report(self, run: "RunDirectory", *tables: list[dict]) -> Report:
         """Describes the spectra, from the rows of all tables in their order; removes what an interruption needs."""
         config, dim, rows = self._config, num_weights(self._models[""]), list(tables)
+        size = len(tables) // len(self.weights)  # the same tables for each of the weights
         minutes = run.contents.get("minutes")
         if self._hessian or minutes is None:
             minutes = round((time.monotonic() - self._begun) / 60, 1)
@@ -219,8 +220,8 @@ class Spectra:
         for prefix in self.weights:
             of, took = (" at the initial weights", "") if prefix else ("", f", {minutes} minutes")
             lines.append(f"spectrum of the {matrix}{of}{took}")
-            lines += _texts(rows[: len(self.jobs(prefix))], config.num_eigenvalues, dim)
-            del rows[: len(self.jobs(prefix))]
+            lines += _texts(rows[:size], config.num_eigenvalues, dim)
+            del rows[:size]
             shutil.rmtree(run.file(prefix + PRODUCTS), ignore_errors=True)
         return Report(
             "\n".join(lines), details={"num_weights": dim, "num_examples": len(self._images), "minutes": minutes}

@@ -135,8 +135,8 @@ class TrainingState:
         return means
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Returns copies of the variables, as a checkpoint names them."""
-        return {f"variable/{path}": np.array(keras.ops.convert_to_numpy(v)) for path, v in self._variables.items()}
+        """Returns the variables, as a checkpoint names them."""
+        return {f"variable/{path}": keras.ops.convert_to_numpy(v) for path, v in self._variables.items()}
 
     def save(self, directory: str) -> None:
         """Writes a checkpoint into the directory."""
