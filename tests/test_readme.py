@@ -178,25 +178,32 @@ def test_the_start_section_has_the_three_commands():
 @pytest.mark.parametrize(
     "has_own_venv", [pytest.param(False, marks=pytest.mark.slow), pytest.param(True, marks=pytest.mark.nightly)]
 )
-def test_the_first_command_works_in_a_fresh_clone(tmp_path, has_own_venv):
+def test_the_start_commands_work_in_a_fresh_clone(tmp_path, has_own_venv):
     """In the venv that it makes, or in the one that runs this test, which .ci/run has just made."""
     clone = tmp_path / "clone"
     subprocess.run(["git", "clone", "--quiet", ROOT, clone], check=True)
-    *make_venv, train = start_commands()[1].split(" && ")
+    study, train, _ = (command.split(" && ")[-1] for command in start_commands())
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    if not has_own_venv:
-        make_venv, environment = [f"PATH={os.path.dirname(sys.executable)}:$PATH"], environment | {"PYTHONPATH": clone}
+    if has_own_venv:
+        make_venv, enter = start_commands()[0].split(" && ")[:-1], ". .venv/bin/activate"
+    else:
+        make_venv, enter = [], f"PATH={os.path.dirname(sys.executable)}:$PATH"
+        environment |= {"PYTHONPATH": str(clone)}
 
-    def run(*commands):
-        command = ["bash", "-c", " && ".join(commands)]
+    def run(command):
+        command = ["bash", "-c", f"{enter} && {command}"]
         done = subprocess.run(command, cwd=clone, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-3000:]
         return done.stdout
 
-    error = float(re.search(r"^done: .*test error ([\d.]+)%", run(*make_venv, train), re.M)[1])
+    subprocess.run(["bash", "-c", " && ".join(make_venv) or "true"], cwd=clone, env=environment, check=True)
+    stated = re.search(r"^    (\| 5 \|.*)$", (ROOT / "README.md").read_text(), re.M)[1]
+    (found,) = [line for line in run(study).splitlines() if line.startswith("| 5 |") and "constant" in line]
+    assert_as_printed(found, stated)
+    error = float(re.search(r"^done: .*test error ([\d.]+)%", run(train), re.M)[1])
     assert error <= 3
     evaluate = "python -m launch.evaluate --saved_model=runs/first/saved_model"
-    assert f"top1_error: {error:.2f}%" in run(make_venv[0] if not has_own_venv else ". .venv/bin/activate", evaluate)
+    assert f"top1_error: {error:.2f}%" in run(evaluate)
     ((code, printed),) = [snippet for snippet in snippets() if "train(" in snippet[0]]
     (clone / "snippet.py").write_text(code)  # it reads the run that is there
-    assert_as_printed(run(make_venv[0] if not has_own_venv else ". .venv/bin/activate", "python snippet.py"), printed)
+    assert_as_printed(run("python snippet.py"), printed)

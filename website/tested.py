@@ -24,7 +24,10 @@ RUN_HERE: dict[str, str | dict[str, str]] = {
     "python -m launch.train --config=runs/adam/config.json --run_dir=runs/adam": "",
     'model.compile(Muon(0.02, weight_decay=0.1), "sparse_categorical_crossentropy")': {},
     "python -m launch.train --images=photos --test_share=0.2 --image_size=32 --run_dir=runs/photos": _TINY,
-    "print(answers[0].file, answers[0].class_name, round(answers[0].probability, 3))": {"runs/tuned": "runs/photos"},
+    "print(answers[0].file, answers[0].class_name, round(answers[0].probability, 3))": {
+        "runs/tuned": "runs/photos",
+        "photos/one": "photos/ant",
+    },
     "python -m launch.evaluate --pretrained=digits": "",
     "python -m launch.evaluate --pretrained=digits --dataset=mnist --data_dir=data": "",
     "python -m launch.evaluate --pretrained=cifar10_fast --data_dir=data": "",
@@ -73,13 +76,15 @@ RUN_HERE: dict[str, str | dict[str, str]] = {
     "python -m tests.measured_runs > docs/appendix/tables.md": "",
 }
 
-_README = "tests/test_readme.py::test_the_first_command_works_in_a_fresh_clone"
+_README = "tests/test_readme.py::test_the_start_commands_work_in_a_fresh_clone"
 _SNIPPET = "tests/test_readme.py::test_a_snippet_of_the_readme_prints_what_stands_below_it"
 _PHOTOS = "tests/launch/test_images.py::test_the_guides_commands_train_on_a_folder_from_shipped_weights"
 _BENCHMARK = "tests/benchmarks/test_benchmarks.py::test_a_benchmark_prints_its_table"
 _SUITE = ".ci/run"
 
 RUN_ELSEWHERE: dict[str, str] = {
+    "python3 -m venv .venv && . .venv/bin/activate && pip install -e . && "
+    "python -m launch.shortcut_study --preset=smoke --run_dir=runs/study": _README,
     "python3 -m venv .venv && . .venv/bin/activate && pip install -e . && "
     "python -m launch.train --run_dir=runs/first": _README,
     "python -m launch.evaluate --saved_model=runs/first/saved_model": _README,

@@ -1,5 +1,6 @@
 """A launcher in a process of its own that starts in milliseconds: forked from one that has imported everything."""
 
+import atexit
 import contextlib
 import dataclasses
 import faulthandler
@@ -71,6 +72,7 @@ def run(
 def _become(name, flags, out, err, cwd, environment, memory, prepare):
     """Turns the forked process into the command; does not return."""
     code = 101
+    atexit._clear()  # what this process does at its exit, as removing folders, is not the command's
     try:
         os.setsid()
         for descriptor, path in ((1, out), (2, err)):
