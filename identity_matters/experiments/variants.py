@@ -96,6 +96,23 @@ STATEMENTS = (
     _with_sgd(
         "9 blocks a stage with clipped momentum SGD and standard initializer", _of_depth(9, 12) | _STANDARD, _CLIPPED
     ),
+    # The rest of a ladder from the batch-normalised network to the paper's, one choice changed at a time.
+    _with_sgd(
+        "9 blocks a stage with momentum SGD and batch norm and standard initializer",
+        _of_depth(9, 12) | _BATCH_NORM | _STANDARD,
+        _SGD,
+    ),
+    _with_sgd("9 blocks a stage with momentum SGD and batch norm", _of_depth(9, 12) | _BATCH_NORM, _SGD),
+    _with_sgd(
+        "9 blocks a stage with momentum SGD and trained projection",
+        _of_depth(9, 12) | {"train_projection": True},
+        _SGD,
+    ),
+    _with_sgd(
+        "9 blocks a stage with clipped momentum SGD and trained projection",
+        _of_depth(9, 12) | {"train_projection": True},
+        _CLIPPED,
+    ),
 )
 
 # Other networks on the same images, each with the SGD of its paper, in batches of 128 as steps are few, and with Muon,
