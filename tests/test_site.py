@@ -157,6 +157,7 @@ addEventListener("load", () => {
   const found = top.document.documentElement.dataset;
   found.width = innerWidth;
   found.broader = document.documentElement.scrollWidth > innerWidth;
+  found.cut = [...document.querySelectorAll("pre > code")].filter((code) => code.scrollWidth > code.clientWidth).length;
   found.formulas = document.querySelectorAll(".arithmatex").length;
   found.rendered = document.querySelectorAll(".arithmatex .katex").length;
   found.drawn = [...document.images].every((image) => image.complete && image.naturalWidth > 50);
@@ -328,7 +329,7 @@ def test_a_file_of_docs_can_be_downloaded(address, path):
 @pytest.mark.parametrize(
     "page, width",
     [
-        ("", 400), ("", 1400), ("start/tour/", 830), ("papers/theorems/", 400), ("reference/api/theory_linear/", 400),
+        ("", 400), ("", 1400), ("overview/", 1300), ("guides/cluster/", 1300), ("start/tour/", 830), ("papers/theorems/", 400), ("reference/api/theory_linear/", 400),
         ("reference/commands/train/", 830), ("reference/claims/", 400), ("reference/claims/", 1400),
     ],
 )  # fmt: skip
@@ -339,6 +340,7 @@ def test_a_page_asks_no_other_host_and_is_whole(address, tmp_path, page, width):
     assert [url for url in found.requests if not url.startswith(address)] == [] and found.requests
     assert not found.console
     assert (probe["width"], probe["broader"], probe["drawn"]) == (str(width), "false", "true")
+    assert probe["cut"] == "0" or width < 1300
     assert probe["formulas"] == probe["rendered"] and (page or int(probe["formulas"]) >= 2)
     if page == "reference/claims/":
         rows = [int(count) for count in probe["rows"].split(",")]
