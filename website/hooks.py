@@ -116,7 +116,7 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
     html = re.sub(r"<td>([\d.,e± −–%-]{1,20})</td>", r'<td class="number">\1</td>', html)
     html = re.sub(r'(<span class="doc doc-object-name doc-module-name">)([^<]*)', _breaking_at_dots, html)
     html = re.sub(r"<td><code>([^<]{60,})</code>", r'<td class="long"><code>\1</code>', html)
-    html = re.sub(r"(?<!<pre>)(?<!</span>)<code>([^<]*[-\[][^<]*)</code>", _with_whole_words, html)
+    html = re.sub(r"<code>([^<]*[-\[][^<]*)</code>", _with_whole_words, html)
     return claims_table.with_filter(html) if page.file.src_uri == claims_table.PAGE else html
 
 
