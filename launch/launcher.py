@@ -7,14 +7,11 @@ A launcher is a module whose docstring is its manual, with
 Nothing here imports TensorFlow, so `--help` and a mistyped flag answer at once.
 """
 
-import atexit
-import contextlib
 import functools
 import inspect
 import os
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -32,10 +29,8 @@ from identity_matters.errors import (
     refused_value,
 )
 from identity_matters.runs import signals
-from identity_matters.runs.files import remove_temporary_folders
 from launch import config_flags, terminal
 
-_LONGEST_END = 5  # seconds
 _REQUIRED = "Directory for the run's files; the same command continues the run. Required."
 _OPTIONAL = "Directory for the run's files; without it nothing is written."
 
@@ -89,7 +84,7 @@ def run(
             code = 130
         except Exception as error:
             code = _report(error)
-        _leave(code or 0)
+        signals.leave(code or 0)
 
 
 def command(main: Callable, presets: dict[str, Any], manual: str, **options: Any) -> functools.partial[None]:
@@ -148,19 +143,3 @@ def _report(error: Exception) -> int:
         traceback.print_exc()
     print(f"error: {first_line(error)}", file=sys.stderr)
     return EXIT_ERROR
-
-
-def _leave(code: int) -> None:
-    """Exits without the destructors of tf.data, which can take many seconds, but not without what is to be done before.
-
-    Libraries then close logs and remove temporary files, such as those of TensorFlow's AutoGraph.
-    """
-    sys.stdout.flush()
-    sys.stderr.flush()
-    remove_temporary_folders()  # those whose removal a Ctrl-C has ended
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):  # the error has been printed
-        # In a thread that need not end: the writer of a log can wait for ever for a disk that was full.
-        ending = threading.Thread(target=atexit._run_exitfuncs, daemon=True)
-        ending.start()
-        ending.join(_LONGEST_END)
-        os._exit(code)

@@ -24,7 +24,7 @@ def launched(name, *arguments) -> tuple[int, str, str]:
 
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        patch.setattr(launcher, "_leave", leave)
+        patch.setattr(launcher.signals, "leave", leave)
         patch.setattr(sys, "argv", [f"launch/{name}.py", *map(str, arguments)])
         with pytest.raises(SystemExit) as exit:
             importlib.import_module(f"launch.{name}").cli()

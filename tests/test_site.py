@@ -329,8 +329,9 @@ def test_a_file_of_docs_can_be_downloaded(address, path):
 @pytest.mark.parametrize(
     "page, width",
     [
-        ("", 400), ("", 1400), ("overview/", 1300), ("guides/cluster/", 1300), ("start/tour/", 830), ("papers/theorems/", 400), ("reference/api/theory_linear/", 400),
-        ("reference/commands/train/", 830), ("reference/claims/", 400), ("reference/claims/", 1400),
+        ("", 400), ("", 1400), ("overview/", 1300), ("guides/cluster/", 1300), ("start/tour/", 830),
+        ("papers/theorems/", 400), ("reference/api/theory_linear/", 400), ("reference/commands/train/", 830),
+        ("reference/claims/", 400), ("reference/claims/", 1400),
     ],
 )  # fmt: skip
 def test_a_page_asks_no_other_host_and_is_whole(address, tmp_path, page, width):

@@ -8,6 +8,7 @@ collectives surfaces as some other error. So a command blocks the signal in ever
 (`deferring_sigterm`). Without that thread, in a notebook say, a Python handler sets the flag, while training lasts.
 """
 
+import atexit
 import contextlib
 import os
 import signal
@@ -22,6 +23,7 @@ from identity_matters.errors import EXIT_CONTINUE, Preempted
 from identity_matters.runs.files import remove_temporary_folders
 
 GRACE_PERIOD = 120.0  # seconds after SIGTERM in which a run saves and leaves, else it ends as it is
+_LONGEST_END = 5.0  # seconds in which libraries close what is open
 _AGAIN = 3.0  # seconds until a Ctrl-C that was lost comes again
 
 
@@ -179,9 +181,22 @@ def _leave_at_once() -> None:
     """Ends the process with the exit code that means: the same command continues."""
     with contextlib.suppress(OSError, ValueError):
         print(f"stopped: {Preempted()}; the same command continues", flush=True)
-    with contextlib.suppress(OSError, ValueError):
-        sys.stderr.flush()
-    remove_temporary_folders()
-    # Not sys.exit, which ends this thread alone; and the interpreter's end can wait 7 to 27 seconds in a destructor of
-    # tf.data, which is longer than some schedulers wait after SIGTERM.
-    os._exit(EXIT_CONTINUE)
+    leave(EXIT_CONTINUE)
+
+
+def leave(code: int) -> None:
+    """Ends the process, from any thread, without the destructors of tf.data, which can take 7 to 27 seconds.
+
+    That is longer than some schedulers wait after SIGTERM. What is to be done before is done: libraries close logs and
+    remove temporary files, such as those of TensorFlow's AutoGraph.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    remove_temporary_folders()  # those whose removal a Ctrl-C has ended
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):  # the error has been printed
+        # In a thread that need not end: the writer of a log can wait for ever for a disk that was full.
+        ending = threading.Thread(target=atexit._run_exitfuncs, daemon=True)
+        ending.start()
+        ending.join(_LONGEST_END)
+        os._exit(code)  # not sys.exit, which ends one thread alone

@@ -36,11 +36,12 @@ def test_a_backend_that_is_none_and_warnings_as_errors_end_no_command(tmp_path):
 
 END = """
 import atexit, sys, time
-from launch import launcher, plot
+from identity_matters.runs import signals
+from launch import plot
 path = sys.argv.pop(1)
 atexit.register(lambda: open(path, "w").close())
 if {hangs}:
-    launcher._LONGEST_END = 0.5
+    signals._LONGEST_END = 0.5
     atexit.register(time.sleep, 200)
 plot.cli()
 """
@@ -53,6 +54,23 @@ def test_what_libraries_do_at_the_end_is_done_or_not_waited_for(tmp_path, hangs)
     done = subprocess.run(script, capture_output=True, text=True, timeout=100)
     assert done.returncode == 1 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
     assert (tmp_path / "ended").exists() != hangs
+
+
+STOPPED = """
+import atexit, os, signal, sys, time
+from identity_matters.runs import signals
+atexit.register(lambda: open(sys.argv[1], "w").close())
+with signals.handling_sigterm():
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(100)
+"""
+
+
+def test_what_libraries_do_at_the_end_is_done_after_a_sigterm_that_ends_at_once(tmp_path):
+    script = [sys.executable, "-c", STOPPED, f"{tmp_path}/ended"]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 75 and done.stdout.startswith("stopped: ")
+    assert (tmp_path / "ended").exists()
 
 
 @pytest.mark.parametrize(

@@ -184,7 +184,7 @@ def test_a_table_that_is_damaged_is_named_and_left_and_an_error_in_memory_is_a_b
 
 
 def test_it_is_a_command(squares, monkeypatch, capsys):
-    monkeypatch.setattr(launcher, "_leave", lambda code: (_ for _ in ()).throw(SystemExit(code)))
+    monkeypatch.setattr(launcher.signals, "leave", lambda code: (_ for _ in ()).throw(SystemExit(code)))
     for flags, code, words in (
         (["--help"], 0, "without it nothing is written"),
         ([f"--run_dir={squares}", "--count=2"], 0, "sum 1"),
