@@ -7,6 +7,8 @@
 The last draws from all four packages, the flags that launchers pass on included, and has no time to run every test
 first: a mutant meets the tests of the files that import its module, those that run soonest first, for SAMPLED_SECONDS
 of the processor or until one fails. A test that has failed must pass without the mutant, or it does not count.
+--again=sweep.txt --seconds=200 gives those that went unnoticed ten times as long: the tests of seconds and the rest of
+their package's. A test that starts another process never sees a mutant: what stays is planted in the file by hand.
 
 With paths every test is run once, and the lines that it executes are recorded. Then, for each mutant (tests/mutants.py
 has the kinds), a fork of the process that has imported everything plants it and runs the tests that execute its line,
@@ -148,9 +150,14 @@ class Sample(Sweep):
         return self.is_sound[test]
 
     def importing(self, mutant: mutants.Mutant) -> list[pytest.Item]:
-        """The tests of the files that name a module, in the order in which it is worth to run them."""
-        files = {item.path for item in self.items.values()}
-        rank = {file: place for file in files if (place := distance(file, mutant.module)) is not None}
+        """The tests of the files that name a module, in the order in which it is worth to run them; then its package's.
+
+        The last see what is reached by a table, as claims' checks are, where --seconds leave them the time.
+        """
+        package, files = mutant.module.partition(".")[0], {item.path for item in self.items.values()}
+        places = {file: distance(file, mutant.module) for file in files}
+        rank = {file: 3 if place is None else place for file, place in places.items()}
+        rank = {file: place for file, place in rank.items() if place < 3 or file.parent.name == package}
 
         def order(item: pytest.Item) -> tuple[float, ...]:
             has_failed = self.failures[mutant.module, item.nodeid]
