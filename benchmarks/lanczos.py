@@ -99,8 +99,8 @@ def main(benchmark: LanczosBenchmark) -> None:
                 check_same_products(side, peer, name)
                 if estimates:
                     small = stack.enter_context(peer_of(make, EXACT, benchmark))
-                    found = {estimate: small.call(estimate, NUM_PRODUCTS) for estimate in (EIGENVALUE, TRACE)}
-                    estimates |= {(name, estimate): (value, "none") for estimate, value in found.items()}
+                    their_estimates = {estimate: small.call(estimate, NUM_PRODUCTS) for estimate in (EIGENVALUE, TRACE)}
+                    estimates |= {(name, estimate): (value, "none") for estimate, value in their_estimates.items()}
                 names = NAMES if make is peers.pyhessian else NAMES[1:]
                 measured |= {(name, what): functools.partial(peer.call, what) for what in names}
             except ModuleNotFoundError as error:
@@ -165,9 +165,9 @@ def check_same_products(ours: dict, theirs: Peer, name: str) -> None:
     sizes = [int(np.prod(shape)) for shape in ours["shapes"]]
     parts = np.split(ours["vector"], np.cumsum(sizes)[:-1])
     kernels = [np.moveaxis(part.reshape(shape), (-1, -2), (0, 1)) for part, shape in zip(parts, ours["shapes"])]
-    found = [np.moveaxis(part, (0, 1), (-1, -2)).ravel() for part in theirs.call("apply", kernels)]
+    their_product = [np.moveaxis(part, (0, 1), (-1, -2)).ravel() for part in theirs.call("apply", kernels)]
     exact = ours["apply"](ours["vector"])
-    difference = np.linalg.norm(np.concatenate(found) - exact) / np.linalg.norm(exact)
+    difference = np.linalg.norm(np.concatenate(their_product) - exact) / np.linalg.norm(exact)
     print(f"difference of the Hessian products, ours and those of {name}: {difference:.1e} of their norm\n")
     if not difference <= MAX_DIFFERENCE:
         raise ArithmeticError(f"the product of {name} differs from ours by {difference:.1e}: not the same Hessian")
@@ -188,9 +188,9 @@ def our_estimates(benchmark: LanczosBenchmark) -> dict[tuple[str, str], tuple[fl
     from shortcut_study.curvature.lanczos import lanczos, ritz
 
     h = Hessian(*problem(EXACT, benchmark), batch_size=benchmark.batch_size)
-    found = ritz(lanczos(h.__matmul__, h.shape[0], NUM_PRODUCTS, benchmark.seed, np.float32))
+    ritz_pairs = ritz(lanczos(h.__matmul__, h.shape[0], NUM_PRODUCTS, benchmark.seed, np.float32))
     both = h.diagonal(num_vectors=NUM_PRODUCTS, seed=benchmark.seed, progress=False)
-    numbers = {EIGENVALUE: (found.values[-1], found.error_bounds[-1]), TRACE: (both.trace, both.trace_error)}
+    numbers = {EIGENVALUE: (ritz_pairs.values[-1], ritz_pairs.error_bounds[-1]), TRACE: (both.trace, both.trace_error)}
     return {(OURS, name): (float(value), f"{bound:.1e}") for name, (value, bound) in numbers.items()}
 
 

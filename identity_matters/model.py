@@ -291,13 +291,11 @@ def takes_raw_images(network: keras.Model) -> bool:
 def _scales_first(network: keras.Model) -> bool | None:
     """Returns whether a layer that scales comes before the first with weights; None where there is neither."""
     for layer in network.layers:
-        found: bool | None
         if isinstance(layer, layers.Rescaling | layers.Normalization):
-            found = True
-        else:
-            found = _scales_first(layer) if hasattr(layer, "layers") else (False if layer.weights else None)
-        if found is not None:
-            return found
+            return True
+        scales = _scales_first(layer) if hasattr(layer, "layers") else (False if layer.weights else None)
+        if scales is not None:
+            return scales
     return None
 
 

@@ -98,10 +98,10 @@ def freeze(network: keras.Model, prefixes: str) -> None:
 
 def _named(network: keras.Model, option: str, prefixes: str) -> list[keras.Layer]:
     """Returns the layers with weights whose names begin with one of the prefixes that an option names."""
-    found = []
+    chosen = []
     for prefix in split_names(prefixes):
         layers = [layer for layer in network.layers if layer.name.startswith(prefix) and layer.weights]
         names = ", ".join(dict.fromkeys(layer.name.split("_")[0] for layer in network.layers if layer.weights))
         require(len(layers) > 0, f"{option} names {prefix!r}, but no layer with weights has such a name; try {names}")
-        found += layers
-    return found
+        chosen += layers
+    return chosen

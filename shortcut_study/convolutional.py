@@ -70,8 +70,8 @@ def initial_spectra(models: Iterable[keras.Model], images: np.ndarray, labels: n
             raise ValueError("the models must be of one architecture, their variables differ in name or shape")
         h.move_to(model)
         decomposition = lanczos(h.__matmul__, h.shape[0], h.shape[0])
-        found = summarize(ritz(decomposition).values, decomposition.rounding)
-        yield found.columns() | {"num_weights": h.shape[0]}
+        summary = summarize(ritz(decomposition).values, decomposition.rounding)
+        yield summary.columns() | {"num_weights": h.shape[0]}
 
 
 def _shapes(model: keras.Model) -> list[tuple]:

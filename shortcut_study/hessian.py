@@ -156,8 +156,8 @@ def _paths(weights: np.ndarray, shortcut: bool) -> _Paths:
 def spectrum(hessian: np.ndarray) -> Spectrum:
     """Returns the summary of a Hessian's eigenvalues (Li et al., footnote 1 and §5.2).
 
-    >>> found = spectrum(np.diag([-4.0, 0.0, 1.0, 2.0, 8.0]))
-    >>> found.max_abs, found.index, found.index_range
+    >>> summary = spectrum(np.diag([-4.0, 0.0, 1.0, 2.0, 8.0]))
+    >>> summary.max_abs, summary.index, summary.index_range
     (8.0, 0.2, (0.2, 0.4))
 
     An eigenvalue counts as 0 within P · ε · max |λ|, ε of the type in which the matrix comes.

@@ -205,11 +205,11 @@ def with_marks(page: str, uri: str) -> str:
 
 
 def _mark_of_block(block: str, uri: str) -> str:
-    found = commands_in(block)
-    left = [command for command in found if not has_run(command.text)]
+    commands = commands_in(block)
+    left = [command for command in commands if not has_run(command.text)]
     if not left or (uri in RUN_PAGES and is_python(block)):
         return ""
-    if len(left) == len(found):
+    if len(left) == len(commands):
         return MARK
     return f"{MARK}: {_places([line for c in left for line in range(c.first, c.last + 1)])}"
 

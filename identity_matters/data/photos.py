@@ -18,9 +18,9 @@ def find(paths: Sequence[str]) -> list[str]:
     files = []
     for path in paths:
         if os.path.isdir(path):
-            found = sorted(entry.path for entry in walk(path, path) if entry.name.lower().endswith(SUFFIXES))
-            require(len(found) > 0, f"{path} holds no PNG or JPEG file")
-            files += found
+            images = sorted(entry.path for entry in walk(path, path) if entry.name.lower().endswith(SUFFIXES))
+            require(len(images) > 0, f"{path} holds no PNG or JPEG file")
+            files += images
         else:
             require(os.path.lexists(path), f"there is no file or folder {path}")
             files.append(path)

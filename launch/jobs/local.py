@@ -205,12 +205,12 @@ def visible_gpus() -> list[str]:
 
 def free_ports(count: int) -> list[int]:
     """Returns ports that nobody listens on, below those of outgoing connections (on Linux from 32,768 on)."""
-    found, candidates = [], range(10_000, 32_000)
-    while len(found) < count:
+    ports, candidates = [], range(10_000, 32_000)
+    while len(ports) < count:
         port = random.choice(candidates)
         with contextlib.suppress(OSError), socket.create_server(("", port)):
-            found += [port] if port not in found else []
-    return found
+            ports += [port] if port not in ports else []
+    return ports
 
 
 def die_with_parent() -> None:

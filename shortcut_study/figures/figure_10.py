@@ -142,13 +142,13 @@ def _perturbed_losses(
     """Final losses of perturbed starts, from the highest rate that did not diverge to one that is insensitive."""
     noise = np.random.default_rng([seed, 1]).standard_normal(start.shape)
     perturbed = (start * (1 + PERTURBATION * noise))[None]
-    found = {}
+    final = {}
     for rate, loss in sorted(zip(rates, losses), reverse=True):
         if np.isfinite(loss):
-            found[rate] = descend(network, perturbed, data.x, data.y, [rate], config.num_epochs).losses[-1, 0]
-            if abs(found[rate] - loss) < INSENSITIVE * loss:
+            final[rate] = descend(network, perturbed, data.x, data.y, [rate], config.num_epochs).losses[-1, 0]
+            if abs(final[rate] - loss) < INSENSITIVE * loss:
                 break
-    return found
+    return final
 
 
 def draw(rows: list[dict]) -> Figure:

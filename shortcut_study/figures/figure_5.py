@@ -71,8 +71,8 @@ def _at_zero(data: StudyData, arch: Architecture, depth: int) -> Job:
         if arch == ONE:
             network = ONE.network(data.x.shape[1], depth, LINEAR)
             return [_linear_spectrum(network, np.zeros(network.shape), *moments(data.x, data.y))]
-        found = spectrum_at_zero(data.x, data.y, 1, 2)  # more units only repeat the eigenvalues
-        return [spectrum(np.diag(np.repeat(found.eigenvalues, found.multiplicities))).columns()]
+        one_unit = spectrum_at_zero(data.x, data.y, 1, 2)  # more units only repeat the eigenvalues
+        return [spectrum(np.diag(np.repeat(one_unit.eigenvalues, one_unit.multiplicities))).columns()]
 
     return study_job(job_key("spectrum_at_zero", arch._replace(initialisation="exact_zero"), LINEAR, depth), compute)
 
@@ -87,10 +87,10 @@ def _linear_spectrum(network: ShortcutNetwork, weights: np.ndarray, *pair: np.nd
     """
     size = network.num_parameters
     if size > LARGEST_MATRIX:
-        found = spectrum_by_counting(weights, *pair, shortcut=network.shortcut)
-        if found.condition_number < np.inf or size > LARGEST_RESOLVED:
-            low, high = found.index_range
-            return found.columns() | ({"index": ""} if low < high else {})
+        counted = spectrum_by_counting(weights, *pair, shortcut=network.shortcut)
+        if counted.condition_number < np.inf or size > LARGEST_RESOLVED:
+            low, high = counted.index_range
+            return counted.columns() | ({"index": ""} if low < high else {})
     return spectrum(hessian_from_moments(weights, *pair, shortcut=network.shortcut)).columns()
 
 
