@@ -51,7 +51,7 @@ EQUIVALENTS = pathlib.Path(__file__).with_name("mutation_equivalents.txt")
 # whose tests run in a process of their own.
 STARTS_TENSORFLOW = "tests/identity_matters/test_given_optimizer.py"
 DRAWING = (
-    r"given_optimizer|jax_backend|figures|figure_\w+$|claim|table_1|theory\.parallel|mutations|measured|report|story|terminal"
+    r"given_optimizer|jax_backend|figures|_figure$|figure_\w+$|claim|table_1|theory\.parallel|mutations|measured|report|story|terminal"
     r"|silence"
 )
 OUT_OF_SCOPE = re.compile(

@@ -111,10 +111,10 @@ def test_unfit_data_are_refused_with_what_is_wanted(data, words):
 
 def test_num_classes_makes_room_for_classes_that_the_training_set_lacks(digits):
     x, y, x_test, y_test = digits
-    lacking = (x[y < 8], y[y < 8], x_test, y_test)
+    lacking = (x[y < 9], y[y < 9], x_test, y_test)
     assert "--num_classes=10" in refused(given_source, lacking, ANY)
     assert given_source(lacking, DataConfig(num_classes=10)).num_classes == 10
-    assert "have 8 classes" in refused(given_source, lacking, DataConfig(num_classes=7))
+    assert "have 9 classes" in refused(given_source, lacking, DataConfig(num_classes=8))
 
 
 def test_num_classes_is_for_data_of_ones_own():
