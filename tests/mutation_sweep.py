@@ -48,11 +48,11 @@ EQUIVALENTS = pathlib.Path(__file__).with_name("mutation_equivalents.txt")
 # Drawing, tables, files, messages; the claims' checks, which are tests themselves; what only makes things faster; what
 # is a few lines around the products of a Keras model, with tests of seconds each.
 # Nor are drawn: drawing, claims' checks, texts; given_optimizer, whose tests start TensorFlow at import; jax_backend,
-# whose tests run in a process of their own.
+# whose tests run in a process of their own; piecewise_gradient, which is compiled before an error can be planted.
 STARTS_TENSORFLOW = "tests/identity_matters/test_given_optimizer.py"
 DRAWING = (
-    r"given_optimizer|jax_backend|figures|_figure$|figure_\w+$|claim|table_1|theory\.parallel|mutations|measured|report|story|terminal"
-    r"|silence"
+    r"given_optimizer|jax_backend|piecewise_gradient|figures|_figure$|figure_\w+$|claim|table_1|theory\.parallel"
+    r"|mutations|measured|report|story|terminal|silence"
 )
 OUT_OF_SCOPE = re.compile(
     r"figures|claim|target_map|table_1|keras_network|theory\.parallel|mutations|measured|dataset|jobs|report|config"

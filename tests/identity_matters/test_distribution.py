@@ -131,6 +131,18 @@ def test_one_worker_hears_itself():
     np.testing.assert_array_equal(workers.all_reduce([1.5, -2]), [1.5, -2])
 
 
+def test_a_worker_of_two_devices_gives_its_vector_by_the_first_of_them():
+    class FourDevices:
+        num_replicas_in_sync = 4
+
+        def experimental_distribute_values_from_function(self, value):  # on those of the second worker
+            return [value(SimpleNamespace(replica_id_in_sync_group=device)) for device in (2, 3)]
+
+    workers = Workers(FourDevices(), rank=1, num_processes=2)
+    workers._total = tf.add_n
+    np.testing.assert_array_equal(workers.all_reduce([1.5, -2]), [1.5, -2])
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1", ""])
 def test_a_port_that_is_taken_is_named(address):
     with socket.socket() as taken:

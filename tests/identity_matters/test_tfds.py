@@ -109,6 +109,15 @@ def test_a_set_of_equal_images_is_read_in_order_and_by_place(offline, png):
     np.testing.assert_array_equal(data.train_labels, [example["label"] for example in shards.as_numpy_iterator()])
 
 
+@pytest.mark.parametrize("limit", [2, 3])
+def test_a_set_has_at_most_so_many_shards(offline, png, monkeypatch, limit):
+    monkeypatch.setattr("identity_matters.data.tfds_files._MAX_SHARDS", limit)
+    if limit < 3:
+        assert "not as TFDS makes them" in refused(open_source, png)
+    else:
+        assert open_source(png).num("train") == NUM_TRAIN
+
+
 def test_the_digest_is_of_the_records(png, jpeg, tmp_path):
     assert open_source(png).digest == open_source(dataclasses.replace(png, train_examples=3)).digest
     assert open_source(png).digest != open_source(jpeg).digest

@@ -120,6 +120,12 @@ def passed_on(name, *flags):
     return re.sub(r" id='\d+'| at 0x\w+", "", repr(calls.mock_calls))
 
 
+def test_the_relu_search_looks_again_at_a_fortieth_of_its_trials_and_at_five_or_more():
+    assert "'risk', 100, 5, [" in passed_on("relu_search") and "'risk', 400, 10, [" in passed_on(
+        "relu_search", "--trials=400"
+    )
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_each_flag_is_passed_on(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -43,6 +43,12 @@ def test_along_the_loss_no_line_is_drawn_past_a_value_that_is_not_finite():
     assert not len(with_others.x)  # one run of three
 
 
+def test_along_the_loss_a_wide_gap_is_left_out_and_not_its_ends():
+    band = along_loss(runs([(1.0, 1.0), (0.1, 2.0), (1e-4, 5.0)]), "loss", "norm", False, num_points=5, largest_gap=100)
+    np.testing.assert_allclose(band.x, [-4, -1, 0])
+    np.testing.assert_allclose(band.mean, [5, 2, 1])
+
+
 def test_along_the_loss_is_linear_in_the_logarithm_of_the_loss():
     band = along_loss(runs([(1.0, 0.0), (0.01, 4.0)]), "loss", "norm", log=False, num_points=5)
     np.testing.assert_allclose(band.x, [-2, -1.5, -1, -0.5, 0])
