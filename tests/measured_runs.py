@@ -97,7 +97,7 @@ def blocks_cells(names: list[str]) -> str:
         dead.append(100 * np.average([row["dead"] for row in last], weights=channels))
         near.append(sum(row["ratio"] < 0.01 for row in last))
     shares = [f"{x:.0f}" if x >= 1 or not x else f"{x:.1g}" for x in (min(dead), max(dead))]
-    spans = [" – ".join(dict.fromkeys(ends)) for ends in (shares, (str(min(near)), str(max(near))))]
+    spans = ["–".join(dict.fromkeys(ends)) for ends in (shares, (str(min(near)), str(max(near))))]
     return f"|{spans[0]} %|{spans[1]}|{mean_error(names)}|"
 
 

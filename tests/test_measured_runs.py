@@ -163,7 +163,7 @@ def numbers_of_results():
     yield f"`cifar10_fast`, {gap('long')} and {gap('long_bn')} for widths"
     assert gap("wide") == gap("wide_bn") == "6.4"
     times = [minutes(rows) for rows in runs_of("initializers", "test").values() if rows[-1]["status"] == "done"]
-    yield f"n = 3, {min(times):.1f} – {max(times):.1f} minutes a run on one core"
+    yield f"n = 3, {min(times):.1f}–{max(times):.1f} minutes a run on one core"
     machine = json.loads((DOCS / "runs" / "initializers" / "config.json").read_text())["versions"]["machine"]
     assert machine.endswith("1 core")
     largest, smallest = eigenvalues("spectrum_fast_end")

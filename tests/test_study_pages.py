@@ -79,7 +79,7 @@ def factors(arch, activations=LINEAR):
 
 
 def span(values, form=two_digits):
-    return f"{form(min(values))} – {form(max(values))}"
+    return f"{form(min(values))}–{form(max(values))}"
 
 
 def at_0_0021():
@@ -114,12 +114,12 @@ def start_and_meeting():
     one, three = conditions(ONE), conditions(THREE)
     yield f"1-shortcut networks grow from {one[2]:.2f} to {one[96]:.0f}; 3-shortcut ones stay at "
     yield f"stay at {span(three.values(), '{:.0f}'.format)}"
-    yield f"{10 ** np.mean(ends):.0f} times apart ({low:.1f} – {float(f'{high:.3g}'):,.0f}, the {len(ends)} seeds"
+    yield f"{10 ** np.mean(ends):.0f} times apart ({low:.1f}–{float(f'{high:.3g}'):,.0f}, the {len(ends)} seeds"
     yield f"p = {p_value(ends - np.log10(3)):.1g} against this study's limit of 3"
     yield f"which all {np.isfinite(later).sum()} reach, it is {10 ** later.mean():.0f} times "
-    yield f"times ({10 ** later.min():.2f} – "
-    yield f" – {float(f'{10 ** later.max():.3g}'):,.0f}), which could be 3 (p = {p_value(later - np.log10(3)):.2g})"
-    yield f"losses of {meet.max():.2g} – {meet.min():.1g}; {10 ** np.mean(ends):.0f} times at 0.001"
+    yield f"times ({10 ** later.min():.2f}–"
+    yield f"–{float(f'{10 ** later.max():.3g}'):,.0f}), which could be 3 (p = {p_value(later - np.log10(3)):.2g})"
+    yield f"losses of {meet.max():.2g}–{meet.min():.1g}; {10 ** np.mean(ends):.0f} times at 0.001"
     yield f"{10 ** (pair.other - pair.two)[-1]:.0f} times at the start"
     yield f"open at {(pair.two >= pair.other).mean():.0%}".replace("%", " %")
 
@@ -152,7 +152,7 @@ def index():
     first, least = re.findall(r"[\d.]+(?=%)", drop)[::2]
     yield f"{first} to {least} %"
     largest, begins, ends = re.findall(r"(?:epoch |by )(\d+)", gradient.replace("90 % by", "by"))
-    yield f"the drop is at epochs {begins} – {ends}, the maximum at {largest}"
+    yield f"the drop is at epochs {begins}–{ends}, the maximum at {largest}"
 
 
 def learning_rates():
