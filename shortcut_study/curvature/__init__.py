@@ -1,7 +1,5 @@
 """Curvature of any Keras model, on every backend: exact products with the Hessian, spectra, traces, diagonals.
 
-    from shortcut_study import curvature
-
     spectrum = curvature.spectrum(model, x, y)
     print(spectrum)            # extreme eigenvalues, trace and density, each with its error
     spectrum.plot()            # the density of the eigenvalues, a Matplotlib figure
@@ -12,10 +10,9 @@
     HessianCallback(x, y, log_dir, …)        during training: a callback of model.fit, for TensorBoard
     with_dtype(model, "float64")             a copy of a model in another type; Hessian(…, dtype="float64") needs none
 
-That is all that a user needs; each is loaded when it is first asked for, so that a spectrum can be drawn again without
-waiting for TensorFlow. In the modules: lanczos, quadrature, deflation, hutchinson and xtrace, which know a matrix by
-its products alone; operator, the only place that makes a product, of an objective, by a backend, after checks; watched
-and kept, a bar and a folder around it; model_spectrum, landscapes and report, what is printed and drawn.
+Each is loaded when it is first asked for, so that a spectrum can be drawn without TensorFlow. lanczos, quadrature
+and estimators know a matrix by its products alone; operator makes them, of an objective, by a
+backend.
 """
 
 import importlib

@@ -7,14 +7,16 @@ from typing import Any
 import keras
 import numpy as np
 
+from identity_matters.fields import require
 from shortcut_study.curvature.checks import check_examples, without_averages
 from shortcut_study.curvature.examples import gathered
+from shortcut_study.curvature.model_spectrum import ModelSpectrum, part_row
 from shortcut_study.curvature.operator import Hessian
-from shortcut_study.curvature.quadrature import Quadrature, extreme_eigenvalues, lanczos_quadrature, mean_eigenvalue
+from shortcut_study.curvature.quadrature import Quadrature, lanczos_quadrature
 
 NUM_LEVELS = 1000  # of the density in a histogram
-_UNKNOWN = dict.fromkeys(("largest", "smallest", "trace"), np.nan)
-_UNKNOWN_ERRORS = dict.fromkeys(("largest_error_bound", "smallest_error_bound", "trace_error"), np.nan)
+SCALARS = "largest", "smallest", "trace"
+UNKNOWN = dict.fromkeys((*SCALARS, "largest_error_bound", "smallest_error_bound", "trace_error"), np.nan)
 
 
 class HessianCallback(keras.callbacks.Callback):
@@ -22,29 +24,23 @@ class HessianCallback(keras.callbacks.Callback):
 
     Writes to log_dir the scalars hessian/largest, hessian/smallest and hessian/trace, and the histogram
     hessian/eigenvalues, at the number of epochs done, which starts at fit's initial_epoch; and the scalars into the
-    logs of the epoch, so that keras.callbacks.CSVLogger and History have them if they come later in the list of
-    callbacks; of an epoch between two measurements they are NaN. What cannot be measured, as where training diverged or
-    the loss is within rounding of 0, is NaN in history and logs, with a warning. A network whose batch normalisation
-    has averaged no batches yet is not measured before training.
+    logs of the epoch, for keras.callbacks.CSVLogger and History, if they come later in the list of callbacks. NaN is
+    what was not measured, and what cannot be, with a warning, as where training diverged. A network whose batch
+    normalisation has averaged no batches yet is not measured before training.
 
     >>> callback = HessianCallback(images, labels, log_dir="logs", every=5)  # doctest: +SKIP
     >>> model.fit(images, labels, callbacks=[callback])  # doctest: +SKIP
 
     Args:
-      x, y, **options: The mean loss over these examples, as for `Hessian`: loss, batch_size, gauss_newton, …; the loss
-        is by default that of compile. Data sets and batches are read once, now.
+      x, y, **options: As for `Hessian`. Data sets and batches are read once, now.
       log_dir: str or path. None writes nothing; else TensorFlow must be installed, whatever the backend.
       every: int. Number of epochs between two measurements.
       order: int. Number of Lanczos steps a starting vector, each about three gradients.
-      num_vectors: int. Random starting vectors; the trace's error takes two.
-      seed: int. Of the starting vectors, the same each time.
+      num_vectors, seed: int. Random starting vectors, the same each time; the trace's error takes two.
 
     Attributes:
-      history: list of dict. epoch, largest, smallest, trace; largest_error_bound, smallest_error_bound, trace_error,
-        the last by Student's t for 95 times in 100 (NaN for one vector).
-
-    Raises:
-      ValueError: every, order or num_vectors is not positive; from fit, as `Hessian`.
+      history: list of dict: epoch, largest, smallest, trace, and largest_error_bound, smallest_error_bound,
+        trace_error.
     """
 
     def __init__(
@@ -62,8 +58,8 @@ class HessianCallback(keras.callbacks.Callback):
         **options: Any,
     ) -> None:
         super().__init__()
-        if min(every, order, num_vectors) < 1:
-            raise ValueError(f"every, order and num_vectors must be at least 1, got {every}, {order} and {num_vectors}")
+        what = f"every, order and num_vectors must be at least 1, got {every}, {order} and {num_vectors}"
+        require(min(every, order, num_vectors) >= 1, what)
         self._examples, self._options = gathered(x, y, batch_size, sample_weight), options
         check_examples(self._examples, options.get("loss"), False)
         self._every, self._lanczos = every, (order, num_vectors, seed)
@@ -72,14 +68,11 @@ class HessianCallback(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict | None = None) -> None:
         """Checks and compiles the products."""
-        x, y, sample_weight, batch_size = self._examples
-        given = {"sample_weight": sample_weight, "batch_size": batch_size}
-        self._hessian = Hessian(self.model, x, y, **given, **self._options)
+        self._hessian, self._is_measured = Hessian(self.model, **self._examples._asdict(), **self._options), False
         if self._log_dir is not None:
             import tensorflow as tf
 
             self._writer = tf.summary.create_file_writer(os.fspath(self._log_dir))
-        self._is_measured = False
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         """Measures the network as it is before the first update."""
@@ -89,9 +82,9 @@ class HessianCallback(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Measures the network after every `every` epochs."""
-        found = self._measure(epoch + 1) if (epoch + 1) % self._every == 0 else _UNKNOWN
+        found = self._measure(epoch + 1) if (epoch + 1) % self._every == 0 else UNKNOWN
         if logs is not None:  # at every epoch: CSVLogger takes its columns from the first
-            logs.update({f"hessian_{name}": value for name, value in found.items()})
+            logs.update({f"hessian_{name}": found[name] for name in SCALARS})
 
     def on_train_end(self, logs: dict | None = None) -> None:
         """Closes the event file."""
@@ -99,30 +92,25 @@ class HessianCallback(keras.callbacks.Callback):
             self._writer.close()
 
     def _measure(self, epoch: int) -> dict[str, float]:
-        order, num_vectors, seed = self._lanczos
-        self._hessian.move_to(self.model)
-        dim = self._hessian.shape[0]
+        h, (order, num_vectors, seed) = self._hessian, self._lanczos
+        h.move_to(self.model)
+        dim, row = h.shape[0], UNKNOWN
         try:
-            quadrature = lanczos_quadrature(
-                self._hessian.__matmul__, dim, min(order, dim), num_vectors, seed, self._hessian.dtype
-            )
+            quadrature = lanczos_quadrature(h.__matmul__, dim, min(order, dim), num_vectors, seed, h.dtype)
         except ValueError as reason:
             warnings.warn(f"the Hessian after {epoch} epochs is not measured: {reason}", stacklevel=2)
-            self.history.append({"epoch": epoch} | _UNKNOWN | _UNKNOWN_ERRORS)
-            return _UNKNOWN
-        ends = [extreme_eigenvalues(quadrature, 1, largest) for largest in (True, False)]
-        numbers, errors = zip(*((float(value[0]), float(bound[0])) for value, bound in ends))
-        mean, error = mean_eigenvalue(quadrature)
-        row = dict(zip(_UNKNOWN, (*numbers, mean * dim)))
-        if self._writer:
-            import tensorflow as tf
+        else:
+            columns = part_row("", ModelSpectrum(quadrature, dim, np.empty((0, dim))))
+            row = {name: columns[name] for name in UNKNOWN}
+            if self._writer:
+                import tensorflow as tf
 
-            with self._writer.as_default(epoch):
-                for name, value in row.items():
-                    tf.summary.scalar(f"hessian/{name}", value)
-                tf.summary.histogram("hessian/eigenvalues", eigenvalue_levels(quadrature))
-                self._writer.flush()
-        self.history.append({"epoch": epoch} | row | dict(zip(_UNKNOWN_ERRORS, (*errors, error * dim))))
+                with self._writer.as_default(epoch):
+                    for name in SCALARS:
+                        tf.summary.scalar(f"hessian/{name}", row[name])
+                    tf.summary.histogram("hessian/eigenvalues", eigenvalue_levels(quadrature))
+                    self._writer.flush()
+        self.history.append({"epoch": epoch} | row)
         return row
 
 

@@ -10,7 +10,6 @@ from keras.src.backend.common.dtypes import BIT64_TO_BIT32_DTYPE
 
 HALF = "float16", "bfloat16"
 TOLERANCE = 1e-3  # of the largest |output| of a copy: far above rounding, far below the difference of another network
-_NOT_COPIED = (TypeError, NotImplementedError, ValueError)
 
 
 @contextlib.contextmanager
@@ -44,14 +43,15 @@ def computing_in(model: keras.Model, dtype: str) -> Iterator[None]:
             object.__setattr__(owner, name, value)
 
 
+def widest(model: keras.Model) -> str:
+    """Returns the type of a model's trained weights; of several types the widest, and at least float32."""
+    return "float64" if any(variable.dtype == "float64" for variable in model.trainable_variables) else "float32"
+
+
 def with_dtype(model: keras.Model, dtype: str) -> keras.Model:
-    """Returns a copy of a model whose layers compute, and keep their weights, in one type.
+    """Returns a copy of a functional or sequential model whose layers compute, and keep their weights, in one type.
 
     Hessians need none: `Hessian(model, …, dtype="float64")`. ONNX Runtime takes no network in mixed precision.
-
-    Args:
-      model: A functional or sequential model.
-      dtype: str. float32 or float64.
 
     Raises:
       ValueError: a class that Keras cannot copy, or whose copy computes something else or stays in another type.
@@ -59,7 +59,7 @@ def with_dtype(model: keras.Model, dtype: str) -> keras.Model:
     try:
         copy = type(model).from_config(_in_dtype(model.get_config(), dtype))
         copy.set_weights(model.get_weights())
-    except _NOT_COPIED as error:
+    except (TypeError, NotImplementedError, ValueError) as error:
         raise ValueError(f"{model.name} cannot be copied; each class needs a whole get_config: {error}") from error
     for weight, copied in zip(model.weights, copy.weights):
         copied.trainable = weight.trainable  # frozen one by one, which no layer's configuration says
@@ -77,12 +77,6 @@ def with_dtype(model: keras.Model, dtype: str) -> keras.Model:
             if np.abs(found - expected).max(initial=0) > TOLERANCE * np.abs(expected).max(initial=0):
                 raise ValueError(f"the copy of {model.name} computes something else; a get_config leaves something out")
     return copy
-
-
-def widest(model: keras.Model) -> str:
-    """Returns the type of a model's trained weights; of several types the widest, and at least float32."""
-    types = {variable.dtype for variable in model.trainable_variables}
-    return "float64" if "float64" in types else "float32"
 
 
 def _in_dtype(config: Any, dtype: str) -> Any:

@@ -5,10 +5,9 @@
     L(w) + ⟨g, d⟩ + ½⟨d, Hd⟩, d = a u + b v, g = ∇L(w)              Landscape.quadratic
     a random direction, each filter of which is as long as w's      random_direction
 
-Sources: Li, Xu, Taylor, Studer & Goldstein, Visualizing the Loss Landscape of Neural Nets (2018), for filters
-normalised to the length of the weights' own, which make pictures of networks comparable whatever their scale; vectors
-(biases, factors and shifts of normalisation) stay, as there. Batch normalisation is in the function as it is in the
-Hessian: by the averages at w, or with training=True by each batch's moments at each point.
+Source: Li, Xu, Taylor, Studer & Goldstein (2018), for filters normalised to the length of the weights' own, which make
+pictures of networks comparable; vectors (biases, factors of normalisation) stay, as there. Batch normalisation is as in
+the Hessian: by the averages at w, or with training=True by each batch's moments at each point.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,43 +18,32 @@ import numpy as np
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from shortcut_study.curvature.kept import digest
-from shortcut_study.curvature.lanczos import Decomposition, Ritz, lanczos, ritz
-from shortcut_study.curvature.watched import Watched
+from identity_matters.fields import require
+from shortcut_study.curvature.lanczos import Ritz, lanczos, ritz
+from shortcut_study.curvature.watched import Watched, digest
 
 ORDER, TOLERANCE = 60, 1e-3  # of the iteration that finds two eigenvalues: most steps, and their largest error
 NUM_LEVELS, WIDE = 12, 30  # of contours; on a logarithmic scale where the largest loss is so many times the least
 
 
 class Landscape(NamedTuple):
-    """Losses on a line or a plane: print them, or draw them with .plot().
+    """Losses on a line or a plane: print them, or draw them with .plot()."""
 
-    Attributes:
-      positions: [points], how far along each direction; 0 is the weights.
-      losses, quadratic: [points], or [points, points], a down and b across: the loss, and its quadratic model.
-      directions: [1 or 2, dim], in the order of model.trainable_variables.
-      slopes, curvatures: ⟨g, u⟩ [k] and ⟨u, Hv⟩ [k, k] of the directions.
-      names: What the directions are, for the axes.
-      heading: Whose loss it is.
-    """
-
-    positions: np.ndarray
-    losses: np.ndarray
-    quadratic: np.ndarray
-    directions: np.ndarray
-    slopes: np.ndarray
-    curvatures: np.ndarray
-    names: tuple[str, ...]
-    heading: str
+    positions: np.ndarray  # [points], how far along each direction; 0 is the weights
+    losses: np.ndarray  # [points], or [points, points], a down and b across
+    quadratic: np.ndarray  # its quadratic model, at the same points
+    directions: np.ndarray  # [1 or 2, dim], in the order of model.trainable_variables
+    slopes: np.ndarray  # ⟨g, u⟩ [k] of the directions
+    curvatures: np.ndarray  # ⟨u, Hv⟩ [k, k] of the directions
+    names: tuple[str, ...]  # what the directions are, for the axes
+    heading: str  # whose loss it is
 
     @property
     def here(self) -> float:
         """The loss at the weights."""
-        middle = len(self.positions) // 2
-        return float(self.losses[(middle,) * self.losses.ndim])
+        return float(self.losses[(len(self.positions) // 2,) * self.losses.ndim])
 
     def __str__(self) -> str:
-        """Returns the loss at the weights, least and largest, and each direction's slope and curvature, as lines."""
         least = np.unravel_index(np.argmin(self.losses), self.losses.shape)
         at = ", ".join(f"{self.positions[index]:.3g}" for index in least)
         ends = f"least {self.losses[least]:.4g} at ({at}), largest {self.losses.max():.4g}"
@@ -69,27 +57,19 @@ class Landscape(NamedTuple):
     def plot(self, title: str = "") -> Figure:
         """Returns a Matplotlib figure: the curve, or contours, of the loss, dashed those of its quadratic model."""
         figure = Figure(figsize=(5.5, 4.5), layout="constrained")
-        axes = figure.add_subplot()
+        axes, low, high = figure.add_subplot(), float(self.losses.min()), float(self.losses.max())
         if self.losses.ndim == 1:
             axes.plot(self.positions, self.losses, color="C0", label="loss")
             axes.plot(self.positions, self.quadratic, "--", color="0.5", label="quadratic model")
-            low, high = self.losses.min(), self.losses.max()
             axes.set_ylim(low - 0.1 * (high - low), high + 0.1 * (high - low))  # which the model may leave
             axes.set(xlabel=self.names[0], ylabel="loss")
             axes.legend()
         else:
-            low, high = float(self.losses.min()), float(self.losses.max())
             is_wide = high > WIDE * low > 0  # then a linear scale shows the corners alone
-            levels = np.geomspace(low, high, NUM_LEVELS) if is_wide else np.linspace(low, high, NUM_LEVELS)
+            levels, norm = (np.geomspace, LogNorm(low, high)) if is_wide else (np.linspace, None)
+            levels = levels(low, high, NUM_LEVELS)
             b, a = np.meshgrid(self.positions, self.positions)
-            drawn = axes.contourf(
-                b,
-                a,
-                np.clip(self.losses, low, high),
-                levels,
-                cmap="viridis",
-                norm=LogNorm(low, high) if is_wide else None,
-            )
+            drawn = axes.contourf(b, a, np.clip(self.losses, low, high), levels, cmap="viridis", norm=norm)
             axes.contour(b, a, self.quadratic, levels, colors="white", linestyles="dashed", linewidths=0.7)
             axes.plot(0, 0, "+", color="C3", ms=10)
             axes.set(xlabel=self.names[1], ylabel=self.names[0])
@@ -100,14 +80,9 @@ class Landscape(NamedTuple):
 
 
 def losses_around(h: Any, watched: Watched, directions: Any, span: float, points: int, seed: int) -> Landscape:
-    """Returns the losses around the weights of a Hessian; the arguments are those of `Hessian.landscape`.
-
-    Raises:
-      ValueError: an even number of points or fewer than 3, a span that is not positive, or directions that are no word
-        and not one or two vectors of the weights.
-    """
-    if points < 3 or points % 2 == 0 or not 0 < span < np.inf:
-        raise ValueError(f"points must be odd and at least 3, span positive and finite, got {points} and {span}")
+    """Returns the losses around the weights of a Hessian; the arguments are those of `Hessian.landscape`."""
+    fits = points >= 3 and points % 2 == 1 and 0 < span < np.inf
+    require(fits, f"points must be odd and at least 3, span positive and finite, got {points} and {span}")
     chosen, names = _directions(h, watched, directions, seed)
     watched.plan("landscape", points ** len(chosen) + len(chosen) + 1, is_final=True)
     slopes = chosen @ h.gradient_at().astype(np.float64)
@@ -131,31 +106,25 @@ def losses_around(h: Any, watched: Watched, directions: Any, span: float, points
 def _directions(h: Any, watched: Watched, directions: Any, seed: int) -> tuple[np.ndarray, tuple[str, ...]]:
     """Returns one or two directions [k, dim], float64, and what they are."""
     if isinstance(directions, str):
-        if directions == "random":
-            random = np.random.default_rng(seed)
-            chosen = np.stack([h.part(random_direction(h.model.trainable_variables, random)) for _ in range(2)])
-            return chosen, ("first random direction", "second random direction")
+        fits, what = directions in ("random", "eigenvectors"), 'directions must be "random", "eigenvectors"'
+        require(fits, f"{what}, or one or two vectors, got {directions!r}")
         if directions == "eigenvectors":
             return _eigenvectors(h, watched, seed)
-        raise ValueError(f'directions must be "random", "eigenvectors", or one or two vectors, got {directions!r}')
-    chosen = np.asarray(directions, np.float64)
-    chosen = chosen[None] if chosen.ndim == 1 else chosen
-    if chosen.shape not in ((1, h.shape[0]), (2, h.shape[0])) or not np.isfinite(chosen).all():
-        raise ValueError(f"directions must be one or two finite vectors [{h.shape[0]}], got shape {chosen.shape}")
+        random = np.random.default_rng(seed)
+        chosen = np.stack([h.part(random_direction(h.model.trainable_variables, random)) for _ in range(2)])
+        return chosen, ("first random direction", "second random direction")
+    chosen, dim = np.atleast_2d(np.asarray(directions, np.float64)), h.shape[0]
+    fits = chosen.shape in ((1, dim), (2, dim)) and np.isfinite(chosen).all()
+    require(fits, f"directions must be one or two finite vectors [{dim}], got shape {chosen.shape}")
     return chosen, ("first direction", "second direction")[: len(chosen)]
 
 
 def random_direction(variables: Sequence[keras.Variable], random: np.random.Generator) -> np.ndarray:
-    """Returns a Gaussian direction [dim] in which each filter has the length of the weights' own.
-
-    A filter is what makes one output: of a kernel [..., out] the entries of one place in its last axis. Vectors, as
-    biases and the factors of normalisation, stay where they are.
-    """
+    """Returns a Gaussian direction [dim], filters [..., i] of kernels as long as the weights' own; vectors stay."""
     parts = []
     for variable in variables:
         weights = np.asarray(keras.ops.convert_to_numpy(variable), np.float64)
-        noise = random.standard_normal(weights.shape)
-        axes = tuple(range(weights.ndim - 1))
+        noise, axes = random.standard_normal(weights.shape), tuple(range(weights.ndim - 1))
         lengths = [np.sqrt(np.sum(of**2, axes, keepdims=True)) for of in (weights, noise)] if axes else [0.0, 1.0]
         parts.append((noise * lengths[0] / lengths[1]).ravel())
     return np.concatenate(parts)
@@ -163,21 +132,20 @@ def random_direction(variables: Sequence[keras.Variable], random: np.random.Gene
 
 def _eigenvectors(h: Any, watched: Watched, seed: int) -> tuple[np.ndarray, tuple[str, ...]]:
     """Returns eigenvectors, of length 1, of the two eigenvalues of largest size; one where there is one weight."""
-    dim, count = h.shape[0], min(2, h.shape[0])
+    order, count = min(ORDER, h.shape[0]), min(2, h.shape[0])
 
-    def outermost(decomposition: Decomposition) -> tuple[Ritz, np.ndarray]:
-        found = ritz(decomposition)
-        return found, np.argsort(-np.abs(found.values))[:count]
+    def largest(found: Ritz) -> np.ndarray:
+        return np.argsort(-np.abs(found.values))[:count]
 
-    def stop(decomposition: Decomposition) -> bool:
-        found, of = outermost(decomposition)
-        return len(of) == count and found.error_bounds[of].max() <= TOLERANCE * np.abs(found.values[of]).min()
+    def stop(found: Ritz) -> bool:
+        of = largest(found)
+        return found.error_bounds[of].max() <= TOLERANCE * np.abs(found.values[of]).min()
 
-    watched.plan("", min(ORDER, dim))
+    watched.plan("", order)
     # From the first vector of a spectrum with this seed, whose products a folder may hold.
-    done = lanczos(watched.product(), dim, min(ORDER, dim), [seed, 0], h.dtype, stop=stop)
+    done = lanczos(watched.product(), h.shape[0], order, [seed, 0], h.dtype, stop=stop)
     watched.plan("", len(done.diagonal), is_final=True)
-    found, of = outermost(done)
-    chosen = found.coefficients.T[of] @ done.basis.astype(np.float64)
-    names = (f"eigenvector of {found.values[i]:.4g} ± {found.error_bounds[i]:.1g}" for i in of)
+    found = ritz(done)
+    chosen = found.coefficients.T[largest(found)] @ done.basis.astype(np.float64)
+    names = (f"eigenvector of {found.values[i]:.4g} ± {found.error_bounds[i]:.1g}" for i in largest(found))
     return chosen / np.linalg.norm(chosen, axis=1, keepdims=True), tuple(names)

@@ -9,28 +9,25 @@ import keras
 import numpy as np
 from matplotlib.figure import Figure
 
+from identity_matters.fields import require
 from shortcut_study.curvature import report
 from shortcut_study.curvature.quadrature import Quadrature, density, extreme_eigenvalues, mean_eigenvalue
 
 RESIDUAL_BLOCK = re.compile(r"^stage\d+_block\d+")
 NUM_PRINTED = 3  # eigenvalues at either end
+Groups = Mapping[str, Sequence[keras.Variable]] | str
 
 
 class ModelSpectrum(NamedTuple):
     """The spectrum of a Hessian: print it, or draw it with .plot().
 
-    Attributes:
-      quadrature: Known eigenvalues, and Ritz values, weights and error bounds of random vectors for the others.
-      dim: Number of eigenvalues.
-      eigenvectors: [k, dim], of the known eigenvalues quadrature.known, in the order of model.trainable_variables.
-        Each is off by an angle of its known_bounds over the distance to the next eigenvalue, at most.
-      heading: Whose spectrum it is.
+    An eigenvector is off by an angle of its known_bounds over the distance to the next eigenvalue, at most.
     """
 
-    quadrature: Quadrature
-    dim: int
-    eigenvectors: np.ndarray
-    heading: str = ""
+    quadrature: Quadrature  # known eigenvalues, and Ritz values, weights and error bounds for the others
+    dim: int  # number of eigenvalues
+    eigenvectors: np.ndarray  # [k, dim], of quadrature.known, in the order of model.trainable_variables
+    heading: str = ""  # whose spectrum it is
 
     @property
     def largest(self) -> tuple[float, float]:
@@ -53,7 +50,6 @@ class ModelSpectrum(NamedTuple):
         return float(values[0]), float(bounds[0])
 
     def __str__(self) -> str:
-        """Returns the extreme eigenvalues, the trace and what else is resolved, each with its error: see `report`."""
         text = report.report(self.quadrature, NUM_PRINTED, self.dim)
         return f"{self.heading}\n{text}" if self.heading else text
 
@@ -64,17 +60,11 @@ class ModelSpectrum(NamedTuple):
 
 
 class PartSpectra(NamedTuple):
-    """The spectra of diagonal blocks of a Hessian: print them as a table, or draw them with .plot().
+    """The spectra of diagonal blocks of a Hessian: print them as a table, or draw them with .plot()."""
 
-    Attributes:
-      rows: A dict for each part: part, num_weights, largest, largest_error_bound, smallest, smallest_error_bound,
-        trace, trace_error.
-    """
-
-    rows: list[dict]
+    rows: list[dict]  # of each part: part, num_weights; largest, smallest, each with _error_bound; trace, trace_error
 
     def __str__(self) -> str:
-        """Returns a line for each part."""
         return report.parts_table(self.rows)
 
     def plot(self) -> Figure:
@@ -82,26 +72,20 @@ class PartSpectra(NamedTuple):
         return report.parts_figure(self.rows)
 
 
-def parts(model: keras.Model, groups: Mapping[str, Sequence[keras.Variable]] | str = "layer") -> dict[str, np.ndarray]:
+def parts(model: keras.Model, groups: Groups = "layer") -> dict[str, np.ndarray]:
     """Returns where the weights of each layer, block or group stand in the flat weights, by its name.
 
-    By block, the layers of a residual block count as one, which has the block's name. Of layers of one name, as two
-    models in a model can have, the second is "name (2)".
-
-    Args:
-      groups: As for `per_layer`.
+    The layers of a residual block have the block's name. Of layers of one name, as two models in a model can have, the
+    second is "name (2)". The groups are as for `Hessian.per_layer`.
     """
     if isinstance(groups, Mapping):
         return {name: positions(model, variables) for name, variables in groups.items()}
-    if groups not in ("layer", "block"):
-        raise ValueError(f'groups must be "layer", "block", or variables by name, got {groups!r}')
+    require(groups in ("layer", "block"), f'groups must be "layer", "block", or variables by name, got {groups!r}')
     # Layers in layers come last.
     owners = {id(weight): layer for layer in model._flatten_layers() for weight in layer.weights}
     by_name: dict[str, list] = {}  # the layers of each name
     found: dict[str, list] = {}
-    sizes = [math.prod(variable.shape) for variable in model.trainable_variables]
-    ends = zip(model.trainable_variables, sizes, np.cumsum(sizes))
-    trained = {id(variable): np.arange(end - size, end) for variable, size, end in ends}
+    trained = {id(variable) for variable in model.trainable_variables}
     for weight in model.weights:
         layer = weight.path.rsplit("/", 1)[0].removeprefix(f"{model.name}/")
         residual = RESIDUAL_BLOCK.match(layer) if groups == "block" else None
@@ -111,22 +95,20 @@ def parts(model: keras.Model, groups: Mapping[str, Sequence[keras.Variable]] | s
             namesakes.append(owner)
         number = namesakes.index(owner) + 1
         if id(weight) in trained:
-            found.setdefault(f"{name} ({number})" if number > 1 else name, []).append(trained[id(weight)])
-    return {name: np.concatenate(entries) for name, entries in found.items()}
+            found.setdefault(f"{name} ({number})" if number > 1 else name, []).append(weight)
+    return {name: positions(model, variables) for name, variables in found.items()}
 
 
 def positions(model: keras.Model, variables: Sequence[keras.Variable]) -> np.ndarray:
-    """Returns where the entries of some trainable variables, in any order, stand in the flat weights, int [size].
-
-    Raises:
-      ValueError: none are given, or one is not among model.trainable_variables, or twice.
-    """
-    trained = model.trainable_variables
-    ends = np.cumsum([math.prod(variable.shape) for variable in trained])
-    chosen = [next((i for i, other in enumerate(trained) if other is variable), None) for variable in variables]
-    if not chosen or None in chosen or len(set(chosen)) < len(chosen):
-        raise ValueError("variables must be some of model.trainable_variables, each once")
-    return np.concatenate([np.arange(ends[i] - math.prod(trained[i].shape), ends[i]) for i in chosen])
+    """Returns where the entries of some trainable variables, in any order, stand in the flat weights, int [size]."""
+    sizes = [math.prod(variable.shape) for variable in model.trainable_variables]
+    entries = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
+    of = {id(variable): part for variable, part in zip(model.trainable_variables, entries)}
+    chosen = {id(variable): of.get(id(variable)) for variable in variables}
+    are_trained = bool(chosen) and all(part is not None for part in chosen.values())
+    fits = are_trained and len(chosen) == len(variables)
+    require(fits, "variables must be some of model.trainable_variables, each once")
+    return np.concatenate([*chosen.values()])
 
 
 def part_row(name: str, found: ModelSpectrum) -> dict:

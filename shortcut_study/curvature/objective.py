@@ -5,69 +5,53 @@
     n_o                                           how many values count in all: not those that a mask leaves out
 
 keras.StatelessScope gives the values: wherever a Keras variable is read inside of it, in a layer, a Lambda, a closure
-or the loss, it is the given tensor. Nothing is copied and no variable changes. Random numbers that Keras's seed
-generators draw are the same at each call, as their states are values of the scope too.
+or the loss, it is the given tensor. No variable changes. Random numbers that Keras's seed generators draw are the same
+at each call, as their states are values of the scope too.
 """
 
 import contextlib
-import functools
-import operator
+import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import keras
 import numpy as np
+from keras import ops
 from keras.src.backend import get_keras_mask, set_keras_mask
 from keras.src.trainers.compile_utils import CompileLoss, get_loss
 
+from identity_matters.fields import require
 from shortcut_study.curvature.dtypes import computing_in
 
-Loss = keras.losses.Loss | Callable | str | dict | list | None  # as compile takes it
 MEANS = "sum_over_batch_size", "mean", "mean_with_sample_weight"
 
 
 class Sum(NamedTuple):
-    """The loss of an output over a batch.
+    """The loss of an output over a batch."""
 
-    Attributes:
-      total: Sum of its values, each times its sample weight.
-      count: How many values count.
-      factor: float. The loss's weight among those of other outputs.
-      by_shape: bool. Whether the count follows from the number of examples.
-    """
-
-    total: Any
-    count: Any
-    factor: float
-    by_shape: bool
+    total: Any  # sum of its values, each times its sample weight
+    count: Any  # how many values count
+    factor: float  # the loss's weight among those of other outputs
+    by_shape: bool  # whether the count follows from the number of examples
 
 
-class Objective:
-    """The loss of a model over a batch: for each output a Keras loss, as compile understands it.
+class Objective(NamedTuple):
+    """The loss of a model over a batch: for each output a Keras loss, as compile understands it."""
 
-    Args:
-      model: keras.Model, built.
-      loss, loss_weights: As compile takes them. A loss's mean over values is taken, whatever its reduction.
-      training: bool. As the model is called.
-      dtype: str. In which all is computed.
-    """
-
-    def __init__(self, model: keras.Model, loss: Any, loss_weights: Any, training: bool, dtype: str) -> None:
-        self.model, self.loss, self.loss_weights = model, loss, loss_weights
-        self.training, self.dtype = training, dtype
-
-    def in_dtype(self, dtype: str) -> "Objective":
-        """Returns the same objective, computed in another type."""
-        return Objective(self.model, self.loss, self.loss_weights, self.training, dtype)
+    model: keras.Model  # built
+    loss: Any  # as compile takes it; its mean over values is taken, whatever its reduction
+    loss_weights: Any  # as compile takes them
+    training: bool  # as the model is called
+    dtype: str  # in which all is computed
 
     @contextlib.contextmanager
-    def at(self, weights: Sequence, others: Sequence) -> Iterator[keras.StatelessScope]:
-        """Opens a context in which the model's trained and other variables have given values."""
-        variables = [*self.model.trainable_variables, *self.model.non_trainable_variables]
-        with computing_in(self.model, self.dtype):
-            with keras.StatelessScope([*zip(variables, [*weights, *others])], collect_losses=True) as scope:
-                yield scope
+    def at(self, w: Any, others: Sequence) -> Iterator[keras.StatelessScope]:
+        """Opens a context in which the model's trained variables, flat in w, and its other ones have given values."""
+        trained = self.model.trainable_variables
+        values = [*zip(trained, parts_of(w, trained, ops)), *zip(self.model.non_trainable_variables, others)]
+        with computing_in(self.model, self.dtype), keras.StatelessScope(values, collect_losses=True) as scope:
+            yield scope
 
     def outputs(self, x: Any) -> Any:
         """Returns the model's outputs, in the structure in which it gives them."""
@@ -80,47 +64,41 @@ class Objective:
                 set_keras_mask(new, get_keras_mask(old))
         return keras.tree.pack_sequence_as(like, outputs)
 
-    def total(self, weights: Sequence, others: Sequence, batch: tuple, scales: Any) -> Any:
+    def parts(self, w: Any, others: Sequence, batch: tuple) -> list[Sum]:
+        """Returns the loss over a batch of each output that has one."""
+        x, y, *sample_weight = batch
+        with self.at(w, others):
+            return self.sums(y, self.outputs(x), *sample_weight)
+
+    def total(self, w: Any, others: Sequence, batch: tuple, scales: Any) -> Any:
         """Returns the sum of a batch's losses, those of each output times its scale."""
-        x, y, sample_weight = batch
-        with self.at(weights, others):
-            sums = self.sums(y, self.outputs(x), sample_weight)
-        return sum(scales[i] * found.total for i, found in enumerate(sums))
+        return sum(scales[i] * part.total for i, part in enumerate(self.parts(w, others, batch)))
 
     def sums(self, y: Any, outputs: Any, sample_weight: Any = None) -> list[Sum]:
-        """Returns the loss of each output that has one.
-
-        Raises:
-          ValueError: a loss does not give one value, or row of values, an example; names or numbers that do not fit.
-        """
+        """Returns the loss of each output that has one."""
         names = list(outputs) if isinstance(outputs, dict) else getattr(self.model, "output_names", None)
         flat = _by_name(outputs, names, 1)
         names = names or list(map(str, range(len(flat))))
         parts = (_by_name(tree, names, len(flat)) for tree in (y, self.loss, self.loss_weights, sample_weight))
-        found = []
-        for name, z, labels, loss, factor, weight in zip(names, flat, *parts):
-            if loss is not None and labels is None:
-                raise ValueError(f"output {name} has a loss and no labels")
-            if loss is not None:
-                found.append(self._sum(get_loss(loss, labels, z), labels, z, factor, weight))
-        return found
+        found = [*zip(names, flat, *parts)]
+        for name, _, labels, loss, *_ in found:
+            require(loss is None or labels is not None, f"output {name} has a loss and no labels")
+        return [self._sum(get_loss(loss, y, z), y, z, *rest) for _, z, y, loss, *rest in found if loss is not None]
 
     def _sum(self, loss: keras.losses.Loss, labels: Any, outputs: Any, factor: Any, weight: Any) -> Sum:
         """Returns the loss of an output: Loss.__call__ in the objective's type, without its division."""
-        ops, masks = keras.ops, [get_keras_mask(outputs)]
-        labels, outputs = (ops.cast(x, self.dtype) for x in (labels, outputs))
+        mask, y, z = get_keras_mask(outputs), ops.cast(labels, self.dtype), ops.cast(outputs, self.dtype)
         policy = keras.dtype_policies.DTypePolicy(self.dtype)
         try:
-            values = _changed(loss, _dtype_policy=policy, _dtype=self.dtype).call(labels, outputs)
+            values = _changed(loss, _dtype_policy=policy, _dtype=self.dtype).call(y, z)
         except Exception as error:  # whatever a loss, which may be a user's function, says of shapes
-            shapes = " and outputs ".join(f"[{', '.join(map(str, ('m', *x.shape[1:])))}]" for x in (labels, outputs))
+            shapes = " and outputs ".join(f"[{', '.join(map(str, ('m', *x.shape[1:])))}]" for x in (y, z))
             raise ValueError(f"the loss does not take labels {shapes} together: {first_reason(error)}") from error
-        if not len(values.shape):
-            raise ValueError("the loss must give one value per example, without a mean over them; it gave one number")
-        if values.shape[0] not in (None, outputs.shape[0]):
-            raise ValueError(f"the loss must give one value per example, it gave {values.shape} for {outputs.shape}")
-        masks = [ops.cast(mask, self.dtype) for mask in (*masks, get_keras_mask(values)) if mask is not None]
-        values, counted = ops.cast(values, self.dtype), functools.reduce(operator.mul, masks) if masks else None
+        one = "the loss must give one value per example"
+        require(len(values.shape) > 0, f"{one}, without a mean over them; it gave one number")
+        require(values.shape[0] in (None, z.shape[0]), f"{one}, it gave {values.shape} for {z.shape}")
+        masks = [ops.cast(of, self.dtype) for of in (mask, get_keras_mask(values)) if of is not None]
+        values, counted = ops.cast(values, self.dtype), math.prod(masks) if masks else 1.0
         count, by_shape = ops.cast(ops.size(values), self.dtype), not masks
         if masks:
             count = count * ops.mean(counted)
@@ -133,9 +111,13 @@ class Objective:
         return Sum(ops.sum(values), count, 1.0 if factor is None else float(factor), by_shape)
 
     def by_keras(self, y: Any, outputs: Any, sample_weight: Any = None) -> Any:
-        """Returns the loss of a batch as compile's own code computes it, in its own type."""
-        loss = keras.tree.map_structure(lambda of: None if of is None else _mean_of(of), self.loss)
-        names = getattr(self.model, "output_names", None)
+        """Returns the loss of a batch as compile's own code computes it, in its own type, the mean for every loss."""
+
+        def mean_of(loss: Any) -> Any:
+            is_mean = not isinstance(loss, keras.losses.Loss) or loss.reduction in MEANS
+            return loss if is_mean else _changed(loss, reduction="sum_over_batch_size")
+
+        loss, names = keras.tree.map_structure(mean_of, self.loss), getattr(self.model, "output_names", None)
         return CompileLoss(loss, self.loss_weights, output_names=names)(y, outputs, sample_weight)
 
 
@@ -146,21 +128,16 @@ def _changed(loss: keras.losses.Loss, **attributes: Any) -> keras.losses.Loss:
     return other
 
 
-def _mean_of(loss: Any) -> Any:
-    """Returns a loss that takes the mean over values, where it takes a sum or leaves them."""
-    is_mean = not isinstance(loss, keras.losses.Loss) or loss.reduction in MEANS
-    return loss if is_mean else _changed(loss, reduction="sum_over_batch_size")
-
-
 def _by_name(tree: Any, names: list | None, num: int) -> list:
     """Returns a tree's parts in the order of the outputs; one that is no list or dict belongs to each of them."""
     if isinstance(tree, dict):
-        if unknown := set(tree) - set(names or tree):
-            raise ValueError(f"there is no output named {', '.join(map(str, unknown))}, only {', '.join(names)}")
-        return [tree.get(name) for name in names or tree]
+        names = names or list(tree)
+        unknown = ", ".join(str(name) for name in tree if name not in names)
+        require(not unknown, f"there is no output named {unknown}, only {', '.join(names)}")
+        return [tree.get(name) for name in names]
     if isinstance(tree, list | tuple):
-        if names and len(tree) != len(names):
-            raise ValueError(f"the model has {len(names)} outputs, got {len(tree)} losses, labels or weights")
+        fits = not names or len(tree) == len(names)
+        require(fits, f"the model has {len(names or [])} outputs, got {len(tree)} losses, labels or weights")
         return list(tree)
     return [tree] * num
 
@@ -168,26 +145,24 @@ def _by_name(tree: Any, names: list | None, num: int) -> list:
 def _like(factors: Any, values: Any) -> Any:
     """Returns factors with as many axes as the values: a number an example, and [m, 1] for [m]."""
     while len(factors.shape) < len(values.shape):
-        factors = keras.ops.expand_dims(factors, -1)
-    return keras.ops.squeeze(factors, -1) if len(factors.shape) > len(values.shape) else factors
+        factors = ops.expand_dims(factors, -1)
+    return ops.squeeze(factors, -1) if len(factors.shape) > len(values.shape) else factors
 
 
 def loss_of(model: keras.Model, loss: Any = None, loss_weights: Any = None) -> tuple[Any, Any]:
     """Returns a loss and its weights as given, else those of compile, else the cross-entropy of logits."""
-    if loss is not None:
-        return loss, loss_weights
-    if getattr(model, "loss", None) is not None:
-        weights = getattr(getattr(model, "_compile_loss", None), "_user_loss_weights", None)
-        return model.loss, weights if loss_weights is None else loss_weights
-    return keras.losses.SparseCategoricalCrossentropy(from_logits=True), loss_weights
+    if loss is None and getattr(model, "loss", None) is not None:
+        compiled = getattr(getattr(model, "_compile_loss", None), "_user_loss_weights", None)
+        return model.loss, compiled if loss_weights is None else loss_weights
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=True) if loss is None else loss, loss_weights
 
 
 def loss_name(loss: Any) -> str:
     """Returns the name of a loss: its class, its name, or that of the function."""
-    if isinstance(loss, str):
-        return loss
     if isinstance(loss, list | tuple | dict):
         return ", ".join(loss_name(of) for of in keras.tree.flatten(loss))
+    if isinstance(loss, str):
+        return loss
     return type(loss).__name__ if isinstance(loss, keras.losses.Loss) else getattr(loss, "__name__", repr(loss))
 
 
@@ -197,6 +172,13 @@ def first_reason(error: Exception) -> str:
     return re.sub(r"\x1b\[0m|\{\{.*?\}\} ?| ?\[Op:.*", "", text[1]).strip()
 
 
-def flat(arrays: Sequence) -> np.ndarray:
-    """Returns arrays one after the other, each row by row, in one vector."""
-    return np.concatenate([np.ravel(keras.ops.convert_to_numpy(array)) for array in arrays])
+def flat(arrays: Sequence, dtype: str) -> np.ndarray:
+    """Returns arrays of a backend one after the other, each row by row, in one vector of NumPy."""
+    return np.concatenate([np.ravel(np.asarray(ops.convert_to_numpy(array), dtype)) for array in arrays])
+
+
+def parts_of(vector: Any, variables: Sequence, numpy: Any = np) -> list:
+    """Returns a flat vector, of NumPy or of `numpy`, in the shapes of variables."""
+    sizes = [math.prod(variable.shape) for variable in variables]
+    parts = numpy.split(vector, [int(end) for end in np.cumsum(sizes)[:-1]])
+    return [numpy.reshape(part, tuple(variable.shape)) for part, variable in zip(parts, variables)]

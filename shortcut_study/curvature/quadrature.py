@@ -2,52 +2,50 @@
 
     equations                                     code
     tr f(H)/n ≈ mean over v of Σ s_1² f(θ)        Quadrature: nodes θ, weights s_1², a row per starting vector v
-    tr f(H) = Σ_known f(λ) + tr f((I − P)H(I − P))  known, known_weight 1/n; deflation.py finds them
-    |λ|_max, |λ|_(0.1), index (Li et al. §5)      Summary.max_abs, p10_abs, index
+    tr f(H) = Σ_known f(λ) + tr f((I − P)H(I − P))  known, known_weight 1/n; P their projection
+    |λ|_max, |λ|_(0.1), index (Li et al. §5)      summary: max_abs, p10_abs, index
+    tr H = tr T + tr (I − QQᵀ)H(I − QQᵀ)            deflated_quadrature: Q the basis that found them, T = QᵀHQ
 
-For v uniform on the sphere E[vᵀ f(H) v] = tr f(H)/n, and vᵀ f(H) v is the integral of f over a
-measure with mass (uᵢᵀv)² at the eigenvalue λᵢ of the eigenvector uᵢ. Ritz values and weights are that
-measure's Gauss quadrature: exact for polynomials of degree < 2 · order. Sources: Golub & Meurant,
-Matrices, Moments and Quadrature (2010); Ubaru, Chen & Saad (2017); Ghorbani, Krishnan & Xiao (2019)
-for the density of a network.
+For v uniform on the sphere E[vᵀ f(H) v] = tr f(H)/n, the integral of f over masses (uᵢᵀv)² at the eigenvalues λᵢ of uᵢ.
+Ritz values and weights are its Gauss quadrature: exact for polynomials of degree < 2 · order. Sources: Golub & Meurant
+(2010); Ubaru, Chen & Saad (2017); Ghorbani, Krishnan & Xiao (2019) for the density of a network.
+
+In a trained network a few eigenvalues hold nearly all of the range and of Σλ², half the variance of vᵀHv. With these
+known few steps resolve the density of the rest, and few vectors the trace. The second equation holds but for the square
+of the eigenvectors' errors, the last for any Q. Source: Chen & Hallman, Krylov-aware trace estimation (2023).
 """
 
+import os
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-from shortcut_study.curvature.hutchinson import confidence, standard_error
-from shortcut_study.curvature.lanczos import lanczos, ritz
+from identity_matters.fields import require
+from shortcut_study.curvature.estimators import confidence, standard_error
+from shortcut_study.curvature.lanczos import STEPS_BETWEEN_CHECKS, Ritz, Spectrum, converged, lanczos, ritz
 
 STANDARD_ERRORS = 2  # of the sampling, by which ranges are widened
 DENSITY_WIDTH = 0.01  # σ of the Gaussians, of the distance between the extreme nodes
+DENSITY_POINTS = 1024  # of its grid, at least
+DENSITY_MARGIN = 6  # σ that the grid reaches beyond the extreme nodes, so that its integral is 1 to 1e-8
 ONE_POINT = 1e-9  # of the largest |node|: nodes that lie no further apart are one point
-DENSITY_MARGIN = 6  # σ that the grid of a density reaches beyond the extreme nodes
-
-
+DENSITY_VECTORS = 4  # of the random ones: those of a large matrix agree, and Student's t needs some
+ORDER, NUM_VECTORS, TOLERANCE = 60, 24, 1e-3
+NUM_SPARE_VECTORS = 12  # beside the basis: weights, gradients, products
 NONE = np.zeros(0)
 
 
 class Quadrature(NamedTuple):
-    """Known eigenvalues, and Ritz values and weights of several random starting vectors for the others, a row each.
+    """Known eigenvalues, and Ritz values and weights of several random starting vectors for the others, a row each."""
 
-    Attributes:
-      nodes, weights, error_bounds: [num_vectors, order]; each row of weights sums to the share of the eigenvalues that
-        are not known, 1 where none is.
-      rounding: Largest of the decompositions': a node no larger counts as 0.
-      known, known_bounds: [k], eigenvalues that the starting vectors were made orthogonal to, ascending, and their
-        error bounds.
-      probes: [p], estimates of the mean eigenvalue by further vectors, of which no more is known.
-    """
-
-    nodes: np.ndarray
-    weights: np.ndarray
-    error_bounds: np.ndarray
-    rounding: float
-    known: np.ndarray = NONE
-    known_bounds: np.ndarray = NONE
-    probes: np.ndarray = NONE
+    nodes: np.ndarray  # [num_vectors, order]
+    weights: np.ndarray  # of each node; a row sums to the share of the eigenvalues that are not known
+    error_bounds: np.ndarray  # of each node
+    rounding: float  # the largest of the decompositions': a node no larger counts as 0
+    known: np.ndarray = NONE  # [k], eigenvalues that the starting vectors were made orthogonal to, ascending
+    known_bounds: np.ndarray = NONE  # [k], their error bounds
+    probes: np.ndarray = NONE  # [p], estimates of the mean eigenvalue by further vectors, of which no more is known
 
     @property
     def known_weight(self) -> float:
@@ -64,69 +62,115 @@ class Quadrature(NamedTuple):
 
 
 class Density(NamedTuple):
-    """The density of eigenvalues on a grid; its integral is 1.
-
-    Attributes:
-      grid, values: [g].
-      standard_errors: [g], of the mean over starting vectors; NaN for one vector.
-    """
+    """The density of eigenvalues [g] on a grid [g]; its integral is 1. Its standard errors are NaN for one vector."""
 
     grid: np.ndarray
     values: np.ndarray
     standard_errors: np.ndarray
 
 
-class Summary(NamedTuple):
-    """Estimates of what lanczos.Spectrum holds exactly.
-
-    Attributes:
-      max_abs: Largest |θ|: never above the largest |λ|, but for rounding.
-      p10_abs: 10th percentile of |λ|, by the weights.
-      condition_number: max_abs / p10_abs; inf where p10_abs counts as 0.
-      index: Share of negative eigenvalues, by the weights; what counts as 0 is not negative.
-      p10_range: (low, high) that holds the 10th percentile of the measure which the starting vectors see; of the
-        eigenvalues, but for 1 of 20 cases, where `summary` was given their number.
-      index_range: (low, high), without and with what counts as 0, that holds the share of negative ones likewise.
-    """
-
-    max_abs: float
-    p10_abs: float
-    condition_number: float
-    index: float
-    p10_range: tuple[float, float]
-    index_range: tuple[float, float]
-
-
 def lanczos_quadrature(
-    mvp_fn: Callable,
-    dim: int,
-    order: int,
-    num_vectors: int,
-    seed: int = 0,
-    dtype: type = np.float64,
-    stop: Callable | None = None,
+    mvp_fn: Callable, dim: int, order: int, num_vectors: int, seed: int = 0, dtype: type = np.float64
 ) -> Quadrature:
-    """Returns Ritz values and weights of `num_vectors` random starting vectors, (seed, 0), (seed, 1), …
+    """Returns Ritz values and weights of `num_vectors` random starting vectors; the other arguments are those of
+    `lanczos`.
 
     The variance of a mean over vectors is at most 2 ‖f(H)‖²_F / (n² · num_vectors), so large matrices need few.
-
-    Args:
-      mvp_fn, dim, order, dtype, seed: As for `lanczos`.
-      stop: As for `lanczos`, for the first vector; the others take as many steps as it.
-
-    Raises:
-      ValueError: no vectors, or as `lanczos`.
     """
-    if num_vectors < 1:
-        raise ValueError(f"num_vectors must be at least 1, got {num_vectors}")
+    require(num_vectors >= 1, f"num_vectors must be at least 1, got {num_vectors}")
     memory, found = None, []  # the memory of one basis serves all of them
     for vector in range(num_vectors):
-        decomposition = lanczos(mvp_fn, dim, order, [seed, vector], dtype, out=memory, stop=stop)
-        memory, stop = decomposition.basis, None
-        order = len(memory)
+        decomposition = lanczos(mvp_fn, dim, order, [seed, vector], dtype, memory)
+        memory = decomposition.basis
         found.append(ritz(decomposition))
-    columns = (np.stack([getattr(r, name) for r in found]) for name in ("values", "weights", "error_bounds"))
-    return Quadrature(*columns, rounding=max(r.rounding for r in found))
+    return Quadrature(*(np.stack([row[i] for row in found]) for i in range(3)), max(row.rounding for row in found))
+
+
+def deflated_quadrature(
+    mvp_fn: Callable,
+    dim: int,
+    order: int = ORDER,
+    num_vectors: int = NUM_VECTORS,
+    tolerance: float = TOLERANCE,
+    seed: int = 0,
+    dtype: type = np.float64,
+    on_plan: Callable = lambda total, is_final: None,
+) -> tuple[Quadrature, np.ndarray]:
+    """Returns a quadrature that knows the outer eigenvalues one by one, and their eigenvectors [k, dim].
+
+    >>> values = np.append(np.linspace(-1, 1, 998), [50.0, 100.0])
+    >>> found, vectors = deflated_quadrature(lambda v: values * v, 1000)
+    >>> [round(float(value), 2) for value in found.known[-2:]], vectors.shape[1]
+    ([50.0, 100.0], 1000)
+
+    Args:
+      mvp_fn, dim, dtype, seed: As for `lanczos`.
+      order: int. Most steps of an iteration. Where all eigenvalues take no more products, all are found.
+      num_vectors: int. Random vectors for the rest. Four of them, or all where they are fewer than six, take as many
+        steps as Gauss quadrature needs to integrate a Gaussian of `density`'s width over the rest's range; others one.
+      tolerance: float. Largest error bound of the extreme two eigenvalues, where order allows it, and of every known
+        one, as a share of the largest |eigenvalue|.
+      on_plan: callable. Given the number of products in all, at first the most that it can be, and whether it is final.
+    """
+    fits = min(order, num_vectors) >= 1
+    require(fits, f"order and num_vectors must be at least 1, got {order} and {num_vectors}")
+    require(tolerance >= 0, f"tolerance must be at least 0, got {tolerance}")
+    is_whole, long = dim <= order, num_vectors if num_vectors < DENSITY_VECTORS + 2 else DENSITY_VECTORS
+    short = num_vectors - long
+    on_plan(dim if is_whole else order * (1 + max(long, 2)) + short, is_whole)
+    memory = _memory(min(order, dim), dim, np.dtype(dtype))  # one basis serves all vectors
+    first = lanczos(mvp_fn, dim, len(memory), [seed, 0], dtype, memory, None if is_whole else converged(1, tolerance))
+    found, taken = ritz(first), len(first.diagonal)
+    largest, vectors = np.abs(found.values).max(), found.coefficients.T.astype(dtype)
+    if taken == dim:
+        return Quadrature(*np.zeros((3, 1, 0)), found.rounding, found.values, found.error_bounds), vectors @ first.basis
+    known = found.error_bounds <= tolerance * largest
+    num_for_rest = _expected_steps(found, known, order) * long + short
+    if dim <= max(order + known.sum(), num_for_rest):  # as many products find all eigenvalues
+        return deflated_quadrature(
+            mvp_fn, dim, dim, num_vectors, tolerance, seed, dtype, lambda total, final: on_plan(taken + total, final)
+        )
+    vectors = vectors[known] @ first.basis
+    on_plan(taken + num_for_rest, False)
+    # One step from a random vector v orthogonal to the basis: its diagonal is vᵀHv.
+    seeds = ([seed, vector] for vector in range(long + 1, num_vectors + 1))
+    rest = [lanczos(mvp_fn, dim, 1, of, dtype, deflated=first.basis).diagonal[0] for of in seeds]
+    probes = (first.diagonal.sum() + (dim - taken) * np.array(rest)) / dim
+    # Gauss quadrature then integrates Gaussians of that σ to some 0.1 % of their height: the Chebyshev coefficients of
+    # exp(−x²/2σ²) on an interval of length L fall below 0.1 % at degree 1.9 L/σ, and k nodes are exact up to 2k − 1.
+    width, steps, rows = DENSITY_WIDTH * float(np.ptp(found.values)), order, []
+    stop: Callable | None = lambda of: len(of.values) * width >= np.ptp(of.values)
+    for vector in range(1, long + 1):
+        # Products round by a share of H, not of the rest.
+        done = lanczos(mvp_fn, dim, steps, [seed, vector], dtype, memory, stop, vectors, largest)
+        stop, steps = None, len(done.diagonal)
+        on_plan(taken + steps * long + short, True)
+        rows.append(ritz(done))
+    nodes, weights, bounds = (np.stack([row[column] for row in rows]) for column in range(3))
+    # What H has between a known Ritz vector and the rest, which the residuals of the rest's own iteration lack.
+    bounds += first.residual * float(np.linalg.norm(found.coefficients[-1, known]))
+    weights *= 1 - known.sum() / dim
+    rounding = max(row.rounding for row in (found, *rows))
+    return Quadrature(nodes, weights, bounds, rounding, found.values[known], found.error_bounds[known], probes), vectors
+
+
+def _memory(order: int, dim: int, dtype: np.dtype) -> np.ndarray:
+    size, memory = dtype.itemsize * dim, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    needs = f"order {order} needs {size * order / 1e9:.1f} GB for vectors of {dim:,} weights, and this machine has"
+    most = max(memory // size - NUM_SPARE_VECTORS, 1)
+    fits = size * (order + NUM_SPARE_VECTORS) <= memory
+    require(fits, f"{needs} {memory / 1e9:.1f} GB in all; choose at most {most}")
+    return np.empty((order, dim), dtype)
+
+
+def _expected_steps(found: Ritz, known: np.ndarray, order: int) -> int:
+    """Returns how many steps the rest takes at most, by the range of the Ritz values that are not known."""
+    if known.all():
+        return 0
+    values, bounds, width = found.values[~known], found.error_bounds[~known], DENSITY_WIDTH * np.ptp(found.values)
+    span = (values + bounds).max() - (values - bounds).min()
+    steps = int(np.ceil(min(span / width, order))) if width else order
+    return min(order, steps + -steps % STEPS_BETWEEN_CHECKS)
 
 
 def trace_mean(quadrature: Quadrature, function: Callable) -> tuple[float, float]:
@@ -137,44 +181,31 @@ def trace_mean(quadrature: Quadrature, function: Callable) -> tuple[float, float
 
 
 def mean_eigenvalue(quadrature: Quadrature) -> tuple[float, float]:
-    """Returns tr H/n, estimated, and the error that it is within 95 times in 100 by Student's t; NaN for one vector.
-
-    Where there are probes, they alone count. The error is 0 where all eigenvalues are known.
+    """Returns tr H/n, estimated, by the probes alone where there are some, and its 95 % error by Student's t: NaN for
+    one vector, 0 where all eigenvalues are known.
     """
     probes = quadrature.probes
     if len(probes):
-        mean, error = float(probes.mean()), float(standard_error(probes))
-    else:
-        mean, error = trace_mean(quadrature, lambda values: values)
-    num_samples = len(probes) or len(quadrature.nodes)
-    return mean, confidence(num_samples) * error if quadrature.nodes.size else 0.0
+        return float(probes.mean()), confidence(len(probes)) * float(standard_error(probes))
+    mean, error = trace_mean(quadrature, lambda values: values)
+    return mean, confidence(len(quadrature.nodes)) * error if quadrature.nodes.size else 0.0
 
 
-def density(quadrature: Quadrature, width: float | None = None, num_points: int = 1024) -> Density:
+def density(quadrature: Quadrature, width: float | None = None) -> Density:
     """Returns the density of the eigenvalues: mean over vectors of Σ weights · Gaussian(λ; node, width).
 
-    Estimates the spectrum convolved with that Gaussian, each eigenvalue counted 1/n. The grid
-    reaches so far beyond the nodes that the integral over it is 1 to 1e-8.
-
-    Args:
-      width: float. σ of the Gaussians, in units of λ; None: 1% of the distance between the extreme nodes,
-        or the largest |node| where they are one point.
-      num_points: int. Of the grid, evenly spaced; raised if less than 4 fall into one σ.
-
-    Raises:
-      ValueError: a width that is not positive.
+    Estimates the spectrum convolved with that Gaussian of σ = width, each eigenvalue counted 1/n. None: 1 % of the
+    distance between the extreme nodes, or the largest |node| where they are one point.
     """
-    if width is not None and not width > 0:
-        raise ValueError(f"width must be positive, got {width}")
+    require(width is None or width > 0, f"width must be positive, got {width}")
     quadrature = quadrature.whole()
     low, high = quadrature.nodes.min(), quadrature.nodes.max()
     if width is None:
         largest = max(-low, high)
         is_point = high - low <= ONE_POINT * largest  # of which 1 % is what float64 does not resolve
         width = (largest or 1.0) if is_point else DENSITY_WIDTH * (high - low)
-    margin = DENSITY_MARGIN * width
-    num_points = max(num_points, int(np.ceil(4 * (high - low + 2 * margin) / width)))
-    grid = np.linspace(low - margin, high + margin, num_points)
+    low, high = low - DENSITY_MARGIN * width, high + DENSITY_MARGIN * width
+    grid = np.linspace(low, high, max(DENSITY_POINTS, int(np.ceil(4 * (high - low) / width))))
     by_vector = np.stack([
         weights @ np.exp(-0.5 * ((grid - nodes[:, None]) / width) ** 2) / (width * np.sqrt(2 * np.pi))
         for nodes, weights in zip(quadrature.nodes, quadrature.weights)
@@ -194,45 +225,49 @@ def extreme_eigenvalues(quadrature: Quadrature, count: int, largest: bool = True
     return nodes[outermost], bounds[outermost]
 
 
-def summary(quadrature: Quadrature, dim: int | None = None) -> Summary:
+def summary(quadrature: Quadrature, dim: int | None = None) -> Spectrum:
     """Returns condition number and index (Li et al., footnote 1 and §5.2), estimated, with their possible range.
 
     A quadrature knows the share of a measure in an interval but for the weights of the nodes at its ends (inequalities
     of Chebyshev, Markov and Stieltjes). A wide range says that the order does not resolve the question: Lanczos finds
-    the ends of a spectrum first, and what is crowded around 0 last. Besides, a share p of the eigenvalues has a share
+    the ends of a spectrum first, and what is crowded around 0 last. Besides, a share p of the n eigenvalues has a share
     p ± √(2p(1 − p)/((n + 2) num_vectors)) of the measure, as the (uᵢᵀv)² of a random v are distributed after Dirichlet.
-
-    Args:
-      dim: int. n; the ranges are widened by two such standard errors. None leaves this out.
+    With n = dim the ranges are widened by two such errors, and fail to hold the share of the eigenvalues in 1 of 20
+    cases.
     """
     (nodes, weights, bounds, zero, *_), max_abs = (whole := quadrature.whole()), float(np.abs(whole.nodes).max())
-
-    def sampling(share: float) -> float:
-        return _sampling(share, dim, quadrature)
-
-    sizes = np.unique(np.abs(nodes))
+    sizes, tenth = np.unique(np.abs(nodes)), _sampling(0.1, dim, quadrature)
     least, most = _shares(quadrature, -sizes, sizes)
-    low, high = 0.1 - sampling(0.1), 0.1 + sampling(0.1)
+    low, high = 0.1 - tenth, 0.1 + tenth
     p10_low = sizes[np.argmax(most >= low)] if _shares(quadrature, 0, 0)[1] < low else 0.0
     is_exact = bounds.max() <= 2 * zero  # no eigenvalue is beyond
     p10_high = sizes[np.argmax(least >= high)] if least[-1] >= high else max_abs if is_exact else np.inf
-    p10_abs = _percentile_10(np.abs(nodes).ravel(), weights.ravel() / len(nodes))
+    order, flat_weights = np.argsort(np.abs(nodes), None), weights.ravel() / len(nodes)
+    # Where a tenth of the weight is passed, half of each node's weight on either side of it.
+    passed = np.cumsum(flat_weights[order]) - flat_weights[order] / 2
+    p10_abs = float(np.interp(0.1, passed, np.abs(nodes).ravel()[order]))
     below_zero = np.nextafter(-zero, -np.inf)  # as H = 0 has nodes at 0, and a rounding of 0
-    lowest, highest = (float(_shares(quadrature, -np.inf, end)[i]) for i, end in enumerate((below_zero, zero)))
-    return Summary(
+    lowest, highest = _widened(quadrature, dim, *(_shares(quadrature, -np.inf, end) for end in (below_zero, zero)))
+    return Spectrum(
         max_abs,
         p10_abs,
         condition_number=max_abs / p10_abs if p10_abs > zero else np.inf,
         index=float(np.where(nodes < -zero, weights, 0).sum(1).mean()),
+        index_range=(lowest, highest),
         p10_range=(float(p10_low), float(p10_high)),
-        index_range=(max(lowest - sampling(lowest), 0.0), min(highest + sampling(highest), 1.0)),
     )
 
 
 def share_within(quadrature: Quadrature, size: float, dim: int) -> tuple[float, float]:
     """Returns between what bounds the share of the eigenvalues with |λ| ≤ size lies, two standard errors included."""
-    low, high = (float(share) for share in _shares(quadrature, -size, size))
-    return max(low - _sampling(low, dim, quadrature), 0.0), min(high + _sampling(high, dim, quadrature), 1.0)
+    shares = _shares(quadrature, -size, size)
+    return _widened(quadrature, dim, shares, shares)
+
+
+def _widened(quadrature: Quadrature, dim: int | None, low: np.ndarray, high: np.ndarray) -> tuple[float, float]:
+    """Returns the least of one share and the most of another, with two standard errors of each."""
+    least, most = float(low[0]), float(high[1])
+    return max(least - _sampling(least, dim, quadrature), 0.0), min(most + _sampling(most, dim, quadrature), 1.0)
 
 
 def _sampling(share: float, dim: int | None, quadrature: Quadrature) -> float:
@@ -240,12 +275,6 @@ def _sampling(share: float, dim: int | None, quadrature: Quadrature) -> float:
     if not dim or not quadrature.nodes.size:
         return 0.0
     return STANDARD_ERRORS * (2 * max(share * (1 - share), 0) / ((dim + 2) * len(quadrature.nodes))) ** 0.5
-
-
-def _percentile_10(sizes: np.ndarray, weights: np.ndarray) -> float:
-    """Returns the place where a tenth of the weight is passed, half of each node's weight on either side of it."""
-    order = np.argsort(sizes)
-    return float(np.interp(0.1, np.cumsum(weights[order]) - weights[order] / 2, sizes[order]))
 
 
 def _shares(quadrature: Quadrature, low: np.ndarray | float, high: np.ndarray | float) -> np.ndarray:

@@ -1,8 +1,8 @@
 """Hessian products on TensorFlow: reverse mode over reverse mode, with the second derivatives that TensorFlow lacks.
 
     equations                                    code
-    Hv = ∂/∂w ⟨∇L(w), v⟩                         Backend.product
-    Gv = Jᵀ ∇²ℓ J v, J of the outputs            gauss_newton; Jv = ∂/∂u ⟨Jᵀu, v⟩, as loops have no forward mode
+    Hv = ∂/∂w ⟨∇L(w), v⟩                         second_derivative
+    Jv = ∂/∂u ⟨Jᵀu, v⟩                           jvp, as loops have no forward mode
 
 At a kink of ReLU the second derivative is taken as 0.
 """
@@ -18,207 +18,91 @@ import tensorflow as tf
 from tensorflow.python.framework import ops as registry_owner
 from tensorflow.python.ops import nn_impl
 
-from shortcut_study.curvature.examples import Examples, mapped
-from shortcut_study.curvature.objective import Objective
+from shortcut_study.curvature import backend
+from shortcut_study.curvature.examples import Examples
+from shortcut_study.curvature.objective import Objective, flat
 
 ZERO = tf.UnconnectedGradients.ZERO
-CHECKED_EXAMPLES = 4  # of the first batch: enough to see a term that is missing
+MANY = 2**24  # factors of a product whose number is not known while tracing
 
 
-def num_devices() -> int:
-    """Returns among how many devices a batch is divided."""
-    return 1
+class Backend(backend.Backend):
+    """Products of one model; the arguments are those of the base class."""
 
-
-class Backend:
-    """Products of one model, compiled once for all weights.
-
-    Args:
-      objective: The loss of a batch.
-      gauss_newton: bool. The Gauss–Newton matrix in place of the Hessian.
-      precision: str. "highest" does not let a GPU round factors to TensorFloat-32; "default" does as TensorFlow does.
-      examples: As they will be given, for their shapes and types.
-    """
-
-    refusals = (tf.errors.InvalidArgumentError,)  # by operations, of examples that they do not take
+    refusals = (tf.errors.InvalidArgumentError,)
 
     def __init__(self, objective: Objective, gauss_newton: bool, precision: str, examples: Examples) -> None:
-        self.objective, self.examples, self.is_exact = objective, examples, precision == "highest"
-        self._arguments = gauss_newton, precision, examples
-        is_fixed = any(x.shape[0] is not None for x in (getattr(objective.model, "inputs", None) or []))
-        self.num_checked = examples.batch_size if is_fixed else CHECKED_EXAMPLES
+        is_fixed = any(x.shape[0] is not None for x in getattr(objective.model, "inputs", None) or [])
         size = examples.batch_size if is_fixed else None
-        batch = mapped(lambda array: tf.TensorSpec([size, *array.shape[1:]], array.dtype), _without_none(examples[:3]))
-        shapes = [tuple(variable.shape) for variable in objective.model.trainable_variables]
-        weights = [tf.TensorSpec(shape, objective.dtype) for shape in shapes]
-        others = [tf.TensorSpec(v.shape, self._type(v)) for v in objective.model.non_trainable_variables]
-        derivative = _gauss_newton_product if gauss_newton else _hessian_product
-        flat = tf.TensorSpec([sum(map(int, map(np.prod, shapes)))], objective.dtype)
+        self.num_checked = size or self.num_checked
+        specs = keras.tree.map_structure(lambda a: tf.TensorSpec([size, *a.shape[1:]], a.dtype), examples.part(0, 1))
+        self._batch = specs, tf.TensorSpec([None], objective.dtype)
+        super().__init__(objective, gauss_newton, precision, examples)
 
-        signature = [weights, others, flat, batch, tf.TensorSpec([None], objective.dtype)]
+    def grad(self, function: Callable) -> Callable:
+        """Returns the gradient of a function with respect to its first argument."""
 
-        @tf.function(input_signature=signature, autograph=False)  # as Keras's fit
-        def product(weights: list, others: list, vector: tf.Tensor, batch: tuple, scales: tf.Tensor) -> tf.Tensor:
-            parts = tf.split(vector, [int(np.prod(shape)) for shape in shapes])
-            parts = [tf.reshape(part, shape) for part, shape in zip(parts, shapes)]
-            found = derivative(objective, weights, others, parts, (*batch, None)[:3], scales)
-            return _joined(found)
-
-        self._product = product
-
-        @tf.function(autograph=False, reduce_retracing=True)
-        def gradient(weights: list, others: list, batch: tuple, scales: tf.Tensor) -> tf.Tensor:
+        def gradient(w: Any, *arguments: Any) -> Any:
             with tf.GradientTape() as tape:
-                tape.watch(weights)
-                total = objective.total(weights, others, (*batch, None)[:3], scales)
-            return _joined(tape.gradient(total, weights, unconnected_gradients=ZERO))
+                tape.watch(w)
+                value = function(w, *arguments)
+            return tape.gradient(value, w, unconnected_gradients=ZERO)
 
-        @tf.function(autograph=False, reduce_retracing=True)
-        def loss(weights: list, others: list, batch: tuple, scales: tf.Tensor) -> tf.Tensor:
-            return objective.total(weights, others, (*batch, None)[:3], scales)
+        return gradient
 
-        self._gradient, self._loss = gradient, loss
+    def vjp(self, function: Callable, w: Any) -> tuple[Any, Callable]:
+        """Returns the value of a function, and the function from u to (Jᵀu,)."""
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(w)
+            # Keras's losses would go back from a softmax's outputs to its inputs, past these.
+            value = tf.nest.map_structure(tf.identity, function(w))
+        return value, lambda u: (tape.gradient(value, w, output_gradients=u, unconnected_gradients=ZERO),)
 
-    def compile(self) -> None:
-        """Traces the product; raises ValueError where an operation has no second derivative."""
-        with naming_operations(), second_derivatives():
+    def jvp(self, function: Callable, at: tuple, v: tuple) -> tuple[Any, Any]:
+        """Returns the value of a function, and Jv."""
+        value, pull = self.vjp(function, *at)
+        with tf.GradientTape() as tape:
+            u = tf.nest.map_structure(tf.zeros_like, value)
+            tape.watch(u)
+            (pulled,) = pull(u)
+        return value, tape.gradient(pulled, u, output_gradients=v[0], unconnected_gradients=ZERO)
+
+    def second_derivative(self, function: Callable, at: Any, v: Any) -> Any:
+        """Returns the product of a function's second derivative with a vector."""
+        return self.vjp(self.grad(function), at)[1](v)[0]
+
+    def compiled(self, function: Callable, has_vector: bool = False) -> Callable:
+        """Returns the function as a graph, traced once for batches of all sizes."""
+        w, others = (keras.tree.map_structure(lambda a: tf.TensorSpec(a.shape, a.dtype), of) for of in self.values)
+        signature = [w, others, *[w] * has_vector, *self._batch]
+        return tf.function(function, input_signature=signature, autograph=False)  # as Keras's fit
+
+    def own_gradient(self) -> np.ndarray:
+        """Returns the gradient [dim] as Keras takes it: in the model's own variables, called as they are.
+
+        Raises ValueError where an operation has no second derivative.
+        """
+        with naming_operations(), self.context():
             self._product.get_concrete_function()
-
-    def _type(self, variable: keras.Variable) -> str:
-        return self.objective.dtype if "float" in variable.dtype else variable.dtype
-
-    def values(self, model: keras.Model, dtype: str) -> tuple[list, list]:
-        """Returns copies of a model's trained and other variables, the floating ones in a type."""
-
-        def copied(variable: keras.Variable) -> tf.Tensor:
-            value = tf.identity(variable.value)
-            return tf.cast(value, dtype) if "float" in variable.dtype else value
-
-        return tuple([copied(v) for v in of] for of in (model.trainable_variables, model.non_trainable_variables))
-
-    def product(self, weights: list, others: list, vectors: tf.Tensor, batch: tuple, scales: np.ndarray) -> tf.Tensor:
-        """Returns the products [k, dim] of a batch with vectors [k, dim], as from `tensors`."""
-        placed = self._placed(batch, scales)  # once for all vectors
-        with self._full_precision():
-            rows = [self._product(weights, others, row, *placed) for row in tf.unstack(vectors)]
-        return tf.stack(rows) if len(rows) > 1 else rows[0][None]
-
-    def loss(self, weights: list, others: list, batch: tuple, scales: np.ndarray) -> tf.Tensor:
-        """Returns the part of a batch in the loss."""
-        return self.evaluate(self._loss, weights, others, *self._placed(batch, scales))
-
-    def gradient(self, weights: list, others: list, batch: tuple, scales: np.ndarray) -> tf.Tensor:
-        """Returns the part of a batch in the gradient, [dim]."""
-        with second_derivatives():  # some first ones are right only there too
-            return self.evaluate(self._gradient, weights, others, *self._placed(batch, scales))
-
-    def _placed(self, batch: tuple, scales: np.ndarray) -> tuple:
-        return _without_none(self.on_device(batch)), *self.tensors([scales], self.objective.dtype)
-
-    def sum(self, total: tf.Tensor | None, part: tf.Tensor) -> tf.Tensor:
-        """Returns the sum of the parts of batches, on the device."""
-        return part if total is None else total + part
-
-    def in_type_float64(self) -> "Backend":
-        """Returns products of the same objective in float64."""
-        return Backend(self.objective.in_dtype("float64"), *self._arguments)
-
-    def in_float64(self, values: list) -> list:
-        """Returns tensors, the floating ones in float64."""
-        return [tf.cast(value, tf.float64) if value.dtype.is_floating else value for value in values]
-
-    def tensors(self, arrays: list, dtype: str) -> list:
-        """Returns arrays as tensors of a type."""
-        return [tf.constant(array, dtype) for array in arrays]
-
-    def on_device(self, batch: tuple) -> tuple:
-        """Returns a batch as tensors."""
-        return mapped(tf.constant, batch)
-
-    def evaluate(self, function: Callable, *arguments: Any) -> Any:
-        """Returns the value of a function of tensors; nothing is compiled."""
-        with self._full_precision():
-            return function(*arguments)
-
-    def gradient_of(self, function: Callable) -> tuple[Callable, Callable]:
-        """Returns functions of the weights to the value of `function` there, and to its gradient."""
-
-        def gradient(weights: list) -> list:
-            with self._full_precision(), second_derivatives():  # some first ones are right only there too
-                with tf.GradientTape() as tape:
-                    tape.watch(weights)
-                    value = function(weights)
-                return tape.gradient(value, weights, unconnected_gradients=ZERO)
-
-        return lambda weights: self.evaluate(function, weights), gradient
-
-    def own_gradient(self, batch: tuple, scales: np.ndarray) -> list:
-        """Returns the gradient as Keras takes it: of the model's own variables, called as they are."""
         objective, variables = self.objective, [v.value for v in self.objective.model.trainable_variables]
-        x, y, sample_weight = self.on_device(batch)
-        with second_derivatives():
+        x, y, *sample_weight = self.on_device(next(self.examples.batches()))
+        with self.context():
             with tf.GradientTape() as tape, keras.StatelessScope():  # which keeps averages and generators as they are
-                found = objective.sums(y, objective.outputs(x), sample_weight)
-                loss = sum(scale * part.total for scale, part in zip(scales, found))
+                found = objective.sums(y, objective.outputs(x), *sample_weight)
+                loss = sum(scale * part.total for scale, part in zip(self.scales, found))
             gradient = tape.gradient(loss, variables, unconnected_gradients=ZERO)
-        return [tf.convert_to_tensor(part) for part in gradient]
+        return flat([tf.convert_to_tensor(part) for part in gradient], "float64")  # an embedding's is in slices
 
     @contextlib.contextmanager
-    def _full_precision(self) -> Iterator[None]:
+    def context(self) -> Iterator[None]:
+        """Opens a context with the right derivatives, some first ones too, and the precision asked for."""
         before = tf.config.experimental.tensor_float_32_execution_enabled()
-        tf.config.experimental.enable_tensor_float_32_execution(before and not self.is_exact)
+        tf.config.experimental.enable_tensor_float_32_execution(before and self.precision != "highest")
         try:
-            yield
+            with second_derivatives():
+                yield
         finally:
             tf.config.experimental.enable_tensor_float_32_execution(before)
-
-
-def _joined(parts: list) -> tf.Tensor:
-    return tf.concat([tf.reshape(tf.convert_to_tensor(part), [-1]) for part in parts], 0)
-
-
-def _without_none(parts: Any) -> tuple:
-    return tuple(part for part in parts if part is not None)
-
-
-def _hessian_product(
-    objective: Objective, weights: list, others: list, vectors: list, batch: tuple, scales: tf.Tensor
-) -> list:
-    with tf.GradientTape() as outer:
-        outer.watch(weights)
-        with tf.GradientTape() as inner:
-            inner.watch(weights)
-            loss = objective.total(weights, others, batch, scales)
-        gradient = inner.gradient(loss, weights, unconnected_gradients=ZERO)
-        gradient = [tf.convert_to_tensor(part) for part in gradient]  # of an embedding it is in slices
-    return outer.gradient(gradient, weights, output_gradients=vectors, unconnected_gradients=ZERO)
-
-
-def _gauss_newton_product(
-    objective: Objective, weights: list, others: list, vectors: list, batch: tuple, scales: tf.Tensor
-) -> list:
-    x, y, sample_weight = batch
-    with objective.at(weights, others):
-        with tf.GradientTape(persistent=True) as tape:
-            tape.watch(weights)
-            given = objective.outputs(x)
-            # Keras's losses would go back from a softmax's outputs to its inputs, past these.
-            outputs = [tf.identity(z) for z in keras.tree.flatten(given)]
-            with tf.GradientTape() as of_rows:
-                rows = [tf.zeros_like(z) for z in outputs]
-                of_rows.watch(rows)
-                pulled = tape.gradient(outputs, weights, output_gradients=rows, unconnected_gradients=ZERO)
-                pulled = [tf.convert_to_tensor(part) for part in pulled]
-        pushed = of_rows.gradient(pulled, rows, output_gradients=vectors, unconnected_gradients=ZERO)
-        with tf.GradientTape() as outer:
-            outer.watch(outputs)
-            with tf.GradientTape() as inner:
-                inner.watch(outputs)
-                found = objective.sums(y, objective.with_masks(outputs, given), sample_weight)
-                loss = sum(scales[i] * part.total for i, part in enumerate(found))
-            slopes = inner.gradient(loss, outputs, unconnected_gradients=ZERO)
-        curved = outer.gradient(slopes, outputs, output_gradients=pushed, unconnected_gradients=ZERO)
-    return tape.gradient(outputs, weights, output_gradients=curved, unconnected_gradients=ZERO)
 
 
 @contextlib.contextmanager
@@ -227,9 +111,8 @@ def naming_operations() -> Iterator[None]:
     try:
         yield
     except Exception as error:  # in code that AutoGraph converts, a LookupError is an error of AutoGraph's own class
-        lacking = re.search(r"no entry for: (\w+)", str(error))
-        if lacking is None and isinstance(error, (LookupError, NotImplementedError)):
-            lacking = re.search(r"(\w+)", str(error))
+        pattern = r"(\w+)" if isinstance(error, LookupError | NotImplementedError) else "(?!)"  # which fits nothing
+        lacking = re.search(r"no entry for: (\w+)", str(error)) or re.search(pattern, str(error))
         if lacking is None:
             raise
         raise ValueError(
@@ -258,57 +141,27 @@ def second_derivatives() -> Iterator[None]:
         entries.update(before)
 
 
-def _moments(
-    x: Any, axes: Any, shift: Any = None, name: Any = None, keep_dims: Any = None, keepdims: Any = None
-) -> tuple:
-    x = tf.convert_to_tensor(x)
-    y = tf.cast(x, tf.float32) if x.dtype == tf.float16 else x
-    mean = tf.reduce_mean(y, axes, keepdims=True)
-    variance = tf.reduce_mean(tf.square(y - mean), axes, keepdims=True)
-    if not (keep_dims or keepdims):
-        mean, variance = (tf.squeeze(of, axes) for of in (mean, variance))
-    return tf.cast(mean, x.dtype), tf.cast(variance, x.dtype)
+def _moments(x: Any, axes: Any, shift: Any = None, name: Any = None, keep_dims: bool | None = None) -> tuple:
+    mean = tf.reduce_mean(x, axes, keepdims=True)
+    variance = tf.reduce_mean(tf.square(x - mean), axes, keepdims=True)
+    return (mean, variance) if keep_dims else (tf.squeeze(mean, axes), tf.squeeze(variance, axes))
 
 
-def _through(function: Callable, own: Callable) -> Callable:
-    """Returns the gradient of an operation, taken through others that compute the same; its own for unknown sizes."""
-
-    def gradient(operation: Any, upstream: tf.Tensor) -> list:
-        x = operation.inputs[0]
-        axes = tf.get_static_value(operation.inputs[1])
-        if axes is None or None in [x.shape[int(axis)] for axis in np.ravel(axes)]:
-            return own(operation, upstream)
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = function(operation, [int(axis) % x.shape.rank for axis in np.ravel(axes)])
-            y = tf.reshape(y, tf.shape(upstream))
-        return [tape.gradient(y, x, upstream), None]
-
-    return gradient
-
-
-def _product(operation: Any, axes: list[int]) -> tf.Tensor:
-    x = operation.inputs[0]
-    others = [axis for axis in range(x.shape.rank) if axis not in axes]
-    y = tf.reshape(tf.transpose(x, axes + others), [int(np.prod([x.shape[axis] for axis in axes])), -1])
-    return _running_products(y)[-1]
-
-
-def _cumulative_product(operation: Any, axes: list[int]) -> tf.Tensor:
-    x, step = operation.inputs[0], -1 if operation.get_attr("reverse") else 1
-    order = axes + [axis for axis in range(x.shape.rank) if axis not in axes]
-    y = tf.transpose(x, order)[::step]
-    y = tf.concat([tf.ones_like(y[:1]), y[:-1]], 0) if operation.get_attr("exclusive") else y
-    return tf.transpose(_running_products(y)[::step], np.argsort(order))
-
-
-def _running_products(y: tf.Tensor) -> tf.Tensor:
-    """Returns cumulative products along axis 0 by doubling, without a division."""
-    step = 1
-    while step < y.shape[0]:
-        y = tf.concat([y[:step], y[step:] * y[:-step]], 0)
-        step *= 2
-    return y
+def _cumulative_product_gradient(operation: Any, upstream: tf.Tensor) -> list:
+    """Returns the gradient through products by doubling, without a division; tf.reduce_prod's is made of such too."""
+    x, axis = operation.inputs[0], tf.get_static_value(operation.inputs[1])
+    if axis is None:
+        return _CUMPROD(operation, upstream)
+    step, axes = slice(None, None, -1 if operation.get_attr("reverse") else 1), [*range(x.shape.rank)]
+    order, width = [axes.pop(int(axis)), *axes], 1
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.transpose(x, order)[step]
+        y = tf.concat([tf.ones_like(y[:1]), y[:-1]], 0) if operation.get_attr("exclusive") else y
+        while width < (y.shape[0] or MANY):
+            y, width = tf.concat([y[:width], y[width:] * y[:-width]], 0), 2 * width
+        y = tf.transpose(y[step], np.argsort(order))
+    return [tape.gradient(y, x, upstream), None]
 
 
 def _softsign_gradient(operation: Any, upstream: tf.Tensor) -> list:
@@ -335,7 +188,7 @@ def _resizing(forward: Callable, backward: Callable, names: tuple[str, ...], inp
     return gradient
 
 
-_raw, _own = tf.raw_ops, registry_owner.gradient_registry.lookup
+_raw, _CUMPROD = tf.raw_ops, registry_owner.gradient_registry.lookup("Cumprod")
 _CORNERS = "align_corners", "half_pixel_centers"
 _KERNEL = ("kernel_type", "antialias"), ("scale", "translation")
 _GRADIENTS = {
@@ -343,6 +196,5 @@ _GRADIENTS = {
     "ResizeBilinear": _resizing(_raw.ResizeBilinear, _raw.ResizeBilinearGrad, _CORNERS),
     "ResizeBicubic": _resizing(_raw.ResizeBicubic, _raw.ResizeBicubicGrad, _CORNERS),
     "ScaleAndTranslate": _resizing(_raw.ScaleAndTranslate, _raw.ScaleAndTranslateGrad, *_KERNEL),
-    "Prod": _through(_product, _own("Prod")),
-    "Cumprod": _through(_cumulative_product, _own("Cumprod")),
+    "Cumprod": _cumulative_product_gradient,
 }

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from identity_matters.runs.tables import read_rows, write_metrics
-from shortcut_study.curvature import hutchinson as hutch
+from shortcut_study.curvature import estimators as hutch
 from shortcut_study.curvature import lanczos as lz
 from shortcut_study.curvature import quadrature as quad
 from shortcut_study.curvature import report
-from shortcut_study.curvature.deflation import deflated_quadrature
+from shortcut_study.curvature.quadrature import deflated_quadrature
 
 OUTER = np.array([-0.6, -0.5, 0.9, 1.5, 2.0, 3.0, 5.0, 10.0])
 VALUES = np.append(0.05 * np.random.default_rng(0).standard_normal(1992), OUTER)

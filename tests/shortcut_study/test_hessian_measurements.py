@@ -15,9 +15,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from shortcut_study import curvature
 from shortcut_study.curvature import quadrature, report
 from shortcut_study.curvature.callback import HessianCallback, eigenvalue_levels
-from shortcut_study.curvature.deflation import deflated_quadrature
-from shortcut_study.curvature.kept import KeptProducts
 from shortcut_study.curvature.model_spectrum import parts
+from shortcut_study.curvature.quadrature import deflated_quadrature
+from shortcut_study.curvature.watched import KeptProducts
 
 RNG = np.random.default_rng(0)
 X, CLASSES = RNG.standard_normal((12, 4)).astype(np.float32), RNG.integers(0, 3, 12)
@@ -146,8 +146,9 @@ def counting(calls, stop_at=None):
 
 
 def kept_quadrature(path, calls, stop_at=None, dtype=np.float32, problem="a"):
-    kept = KeptProducts(path, {"loss": [problem]})
-    return deflated_quadrature(kept.of(counting(calls, stop_at)), 202, dtype=dtype)[0]
+    product = counting(calls, stop_at)
+    product = product if path is None else KeptProducts(path, {"loss": [problem]}).of(product)
+    return deflated_quadrature(product, 202, dtype=dtype)[0]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -197,7 +198,7 @@ def test_a_product_that_the_disk_has_no_room_for_is_named(tmp_path, monkeypatch)
 def test_the_same_vector_in_another_matrix_is_another_product(tmp_path):
     kept, vector = KeptProducts(tmp_path / "products", {}), np.ones(3)
     assert kept.of(lambda v: v, "a")(vector).tolist() == [1, 1, 1]
-    assert kept.of(lambda v: 2 * v, "b")(vector).tolist() == [2, 2, 2] and len(kept) == 2
+    assert kept.of(lambda v: 2 * v, "b")(vector).tolist() == [2, 2, 2]
     assert kept.of(lambda v: 3 * v, "a")(vector).tolist() == [1, 1, 1]  # found
 
 

@@ -23,7 +23,7 @@ from keras import layers, ops
 
 from shortcut_study import curvature
 from shortcut_study.curvature import examples
-from shortcut_study.curvature.deflation import deflated_quadrature
+from shortcut_study.curvature.quadrature import deflated_quadrature
 
 
 def replaced(forward, backward):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from shortcut_study.curvature.hutchinson import confidence, hutchinson
+from shortcut_study.curvature.estimators import confidence, hutchinson
 
 
 def random_matrix(dim=30):

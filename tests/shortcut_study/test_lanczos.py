@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from shortcut_study.curvature import hutchinson as hutch
+from shortcut_study.curvature import estimators as hutch
 from shortcut_study.curvature import lanczos as lz
 from shortcut_study.curvature import quadrature as quad
 from shortcut_study.hessian import spectrum
@@ -315,18 +315,20 @@ MISTAKES = [
     (lz.lanczos, LANCZOS | {"order": 0}, "^order must lie in 1–5, the dimension, got 0"),
     (lz.lanczos, LANCZOS | {"order": 6}, "got 6"),
     (lz.lanczos, LANCZOS | {"mvp_fn": lambda v: v[:-1]}, r"must return shape \(5,\), got \(4,\)"),
-    (lz.lanczos, LANCZOS | {"mvp_fn": lambda v: tf.cast(v, tf.bfloat16).numpy()}, "got bfloat16; take float32"),
+    (
+        lz.lanczos,
+        LANCZOS | {"mvp_fn": lambda v: tf.cast(v, tf.bfloat16).numpy()},
+        "got bfloat16; for bfloat16 take",
+    ),
     (lz.lanczos, LANCZOS | {"mvp_fn": lambda v: v * np.nan}, "infinite or NaN"),
-    (lz.lanczos, LANCZOS | {"out": np.empty((5, 5), np.float32)}, "float64, got"),
-    (lz.lanczos, LANCZOS | {"out": np.empty((2, 5))}, r"\[≥ 3, 5\]"),
     (lz.lanczos, NOT_REAL | {"order": 2}, "^mvp_fn must return real numbers, got complex128"),
     (quad.lanczos_quadrature, LANCZOS | {"num_vectors": 0}, "^num_vectors must be at least 1, got 0$"),
     *((quad.density, {"quadrature": SEVERAL, "width": width}, "^width must be positive") for width in (0, np.nan)),
     (hutch.hutchinson, HUTCHINSON | {"num_vectors": 0}, "at least 1, got 0, 3"),
     (hutch.hutchinson, HUTCHINSON | {"tolerance": -1.0}, "tolerance must be at least 0"),
-    (hutch.hutchinson, HUTCHINSON | {"mvp_fn": lambda v: v * np.nan}, "^products must be finite"),
+    (hutch.hutchinson, HUTCHINSON | {"mvp_fn": lambda v: v * np.nan}, "^mvp_fn returned an infinite or NaN"),
     (hutch.hutchinson, HUTCHINSON | {"mvp_fn": lambda v: v[:2]}, r"^mvp_fn must return shape \(3,\), got \(2,\)$"),
-    (hutch.hutchinson, NOT_REAL | {"num_vectors": 5}, "^products must be real numbers, got complex128"),
+    (hutch.hutchinson, NOT_REAL | {"num_vectors": 5}, "^mvp_fn must return real numbers, got complex128"),
 ]
 
 
@@ -349,8 +351,6 @@ def test_lanczos_stops_once_the_ends_are_known_to_the_tolerance():
     np.testing.assert_array_equal(  # stopping changes nothing else
         whole.values, lz.ritz(lz.lanczos(product, 303, 200, stop=lz.converged(1, 1e-2))).values
     )
-    several = quad.lanczos_quadrature(product, 303, 200, 3, stop=lz.converged(1, 1e-2))
-    assert several.nodes.shape[0] == 3 and several.nodes.shape[1] < 150
 
 
 def test_error_bounds_hold_for_float32_products_on_a_float64_basis():
