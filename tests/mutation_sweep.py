@@ -56,7 +56,7 @@ DRAWING = (
 )
 OUT_OF_SCOPE = re.compile(
     r"figures|claim|target_map|table_1|keras_network|theory\.parallel|mutations|measured|dataset|jobs|report|config"
-    r"|architectures|callback|checks|curvature\.operator|objective|examples|dtypes|watched|_backend|convolutional|model_spectrum|curvature$"
+    r"|architectures|callback|checks|curvature\.operator|objective|examples|dtypes|watched|backend|convolutional|model_spectrum|curvature$"
 )
 TEST_SECONDS, MUTANT_SECONDS = 3, 4  # of the processor, as other work may go on beside
 SAMPLED_SECONDS = 20  # to import TensorFlow's device and train a tiny network takes most of it

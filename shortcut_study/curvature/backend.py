@@ -26,11 +26,6 @@ class Backend:
       objective, gauss_newton: The loss of a batch, and whether the Gauss–Newton matrix replaces the Hessian.
       precision: str. "highest" does not let a GPU round factors to TensorFloat-32; "default" does as the backend does.
       examples: Over which the mean is; for others of the same shapes and types see `over`.
-
-    Attributes:
-      values: On the device: the trained weights, flat, and a list of the other variables.
-      scales: Of each output, its share in the loss, [o].
-      on_batch: callable. Called after each batch.
     """
 
     grad: Callable
@@ -44,7 +39,7 @@ class Backend:
 
     def __init__(self, objective: Objective, gauss_newton: bool, precision: str, examples: Examples) -> None:
         self.objective, self.dtype, self.examples, self.precision = objective, objective.dtype, examples, precision
-        self._arguments, self.scales = (gauss_newton, precision, examples), np.ones(1)
+        self._arguments, self.scales = (gauss_newton, precision, examples), np.ones(1)  # of each output, in the loss
         self.on_batch: Callable = lambda: None
         product = self._gauss_newton_product if gauss_newton else self._hessian_product
         self.move_to(objective.model)
@@ -59,16 +54,13 @@ class Backend:
         return other
 
     def move_to(self, model: keras.Model) -> None:
-        """Takes copies of a model's present values."""
+        """Takes copies of a model's present values: the trained weights, flat, and a list of its other variables."""
         others = [(v, self.dtype if "float" in v.dtype else v.dtype) for v in model.non_trainable_variables]
         copies = [self.place(keras.ops.convert_to_numpy(variable), dtype) for variable, dtype in others]
         self.values = self.place(flat(model.trainable_variables, self.dtype)), copies
 
     def own_gradient(self) -> np.ndarray | None:
-        """Returns the gradient [dim] in the model's own variables, None where Keras takes it as this backend does.
-
-        Raises ValueError where an operation is known to have no second derivative.
-        """
+        """Returns the gradient [dim] in the model's own variables, None where Keras takes it as this backend does."""
 
     def place(self, array: Any, dtype: str | None = None) -> Any:
         """Returns an array on the device."""

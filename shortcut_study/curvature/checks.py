@@ -97,12 +97,10 @@ def check_examples(examples: Examples, loss: Any, is_default: bool, model: keras
 
 
 def check(backend: Backend, is_default: bool, is_hessian: bool) -> tuple[np.ndarray, float]:
-    """Checks (a), (b) and (c); returns the scales of the outputs' losses, and the rounding of a product as a share.
+    """Checks (a), (b) and (c), or raises ValueError with a line that names the suspect.
 
-    The rounding is NaN where no loss or no derivative is finite.
-
-    Raises:
-      ValueError: the loss or a derivative is another; the line names the suspect.
+    Returns the scales of the outputs' losses, and the rounding of a product, a share; NaN where no derivative is
+    finite.
     """
     size = min(backend.num_checked, len(backend.examples))
     few = backend.examples.first(size)

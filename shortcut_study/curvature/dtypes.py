@@ -43,18 +43,11 @@ def computing_in(model: keras.Model, dtype: str) -> Iterator[None]:
             object.__setattr__(owner, name, value)
 
 
-def widest(model: keras.Model) -> str:
-    """Returns the type of a model's trained weights; of several types the widest, and at least float32."""
-    return "float64" if any(variable.dtype == "float64" for variable in model.trainable_variables) else "float32"
-
-
 def with_dtype(model: keras.Model, dtype: str) -> keras.Model:
     """Returns a copy of a functional or sequential model whose layers compute, and keep their weights, in one type.
 
     Hessians need none: `Hessian(model, …, dtype="float64")`. ONNX Runtime takes no network in mixed precision.
-
-    Raises:
-      ValueError: a class that Keras cannot copy, or whose copy computes something else or stays in another type.
+    ValueError names a class that Keras cannot copy, or whose copy computes something else or stays in another type.
     """
     try:
         copy = type(model).from_config(_in_dtype(model.get_config(), dtype))

@@ -80,7 +80,7 @@ class Landscape(NamedTuple):
 
 
 def losses_around(h: Any, watched: Watched, directions: Any, span: float, points: int, seed: int) -> Landscape:
-    """Returns the losses around the weights of a Hessian; the arguments are those of `Hessian.landscape`."""
+    """Returns the losses around the weights of a Hessian, as `Hessian.landscape`."""
     fits = points >= 3 and points % 2 == 1 and 0 < span < np.inf
     require(fits, f"points must be odd and at least 3, span positive and finite, got {points} and {span}")
     chosen, names = _directions(h, watched, directions, seed)

@@ -73,10 +73,9 @@ class PartSpectra(NamedTuple):
 
 
 def parts(model: keras.Model, groups: Groups = "layer") -> dict[str, np.ndarray]:
-    """Returns where the weights of each layer, block or group stand in the flat weights, by its name.
+    """Returns where the weights of each layer, block or group stand in the flat weights, by the name of layer or block.
 
-    The layers of a residual block have the block's name. Of layers of one name, as two models in a model can have, the
-    second is "name (2)". The groups are as for `Hessian.per_layer`.
+    Of layers of one name, as two models in a model can have, the second is "name (2)".
     """
     if isinstance(groups, Mapping):
         return {name: positions(model, variables) for name, variables in groups.items()}
@@ -105,8 +104,7 @@ def positions(model: keras.Model, variables: Sequence[keras.Variable]) -> np.nda
     entries = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
     of = {id(variable): part for variable, part in zip(model.trainable_variables, entries)}
     chosen = {id(variable): of.get(id(variable)) for variable in variables}
-    are_trained = bool(chosen) and all(part is not None for part in chosen.values())
-    fits = are_trained and len(chosen) == len(variables)
+    fits = 0 < len(chosen) == len(variables) and all(part is not None for part in chosen.values())
     require(fits, "variables must be some of model.trainable_variables, each once")
     return np.concatenate([*chosen.values()])
 

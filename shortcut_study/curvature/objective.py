@@ -4,9 +4,8 @@
     L(w) = Σ_o c_o / n_o Σ_batches Σ ℓ_o          Objective.total: a batch's part, scales = c_o / n_o; ℓ a value each
     n_o                                           how many values count in all: not those that a mask leaves out
 
-keras.StatelessScope gives the values: wherever a Keras variable is read inside of it, in a layer, a Lambda, a closure
-or the loss, it is the given tensor. No variable changes. Random numbers that Keras's seed generators draw are the same
-at each call, as their states are values of the scope too.
+Wherever a Keras variable is read inside of a keras.StatelessScope, in a layer, a Lambda, a closure or the loss, it is
+the given tensor; no variable changes. Random numbers that Keras's seed generators draw are the same at each call.
 """
 
 import contextlib

@@ -22,7 +22,6 @@ import scipy.sparse.linalg
 from identity_matters.errors import explaining
 from identity_matters.fields import require
 from shortcut_study.curvature import checks
-from shortcut_study.curvature.dtypes import widest
 from shortcut_study.curvature.estimators import Hutchinson, Trace, hutchinson, xtrace
 from shortcut_study.curvature.examples import Examples, gathered
 from shortcut_study.curvature.landscapes import Landscape, losses_around
@@ -95,7 +94,7 @@ class Hessian:
         name, precisions = keras.backend.backend(), ", ".join(PRECISIONS)
         require(name in BACKENDS, f"Hessian products need KERAS_BACKEND=tensorflow, jax or torch, got {name}")
         require(precision in PRECISIONS, f"precision must be one of {precisions}, got {precision!r}")
-        dtype = dtype or widest(model)
+        dtype = dtype or ("float64" if "float64" in {v.dtype for v in model.trainable_variables} else "float32")
         self.model, self.on_batch, self.dtype, self.gauss_newton = model, on_batch, np.dtype(dtype).type, gauss_newton
         self.loss_is_default = loss is None and getattr(model, "loss", None) is None
         self.objective = objective = Objective(model, *loss_of(model, loss, loss_weights), training, dtype)

@@ -181,11 +181,9 @@ def trace_mean(quadrature: Quadrature, function: Callable) -> tuple[float, float
 
 
 def mean_eigenvalue(quadrature: Quadrature) -> tuple[float, float]:
-    """Returns tr H/n, estimated, by the probes alone where there are some, and its 95 % error by Student's t: NaN for
-    one vector, 0 where all eigenvalues are known.
-    """
+    """Returns tr H/n, estimated, and its 95 % error by Student's t: NaN for one vector, 0 where all are known."""
     probes = quadrature.probes
-    if len(probes):
+    if len(probes):  # which then count alone
         return float(probes.mean()), confidence(len(probes)) * float(standard_error(probes))
     mean, error = trace_mean(quadrature, lambda values: values)
     return mean, confidence(len(quadrature.nodes)) * error if quadrature.nodes.size else 0.0

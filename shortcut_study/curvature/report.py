@@ -19,15 +19,12 @@ _ENDS = {"largest": ("C3", "v"), "smallest": ("C2", "D")}  # colours and markers
 
 
 def report(quadrature: Quadrature, count: int, dim: int) -> str:
-    """Returns the extreme eigenvalues with error bounds, the trace, and what else is resolved, as lines.
+    """Returns at most `count` extreme eigenvalues of `dim` with error bounds, the trace, and what else is resolved, as
+    lines.
 
     The share of eigenvalues near 0 is between two bounds, with two standard errors of the sampling. The condition
     number is left out where its 10th percentile is known to no better than a factor of 2, the index where it is to no
     better than 10 points.
-
-    Args:
-      count: int. How many eigenvalues at either end, at most; each Ritz value stands at one of them.
-      dim: int. Number of eigenvalues.
     """
     num_found, rounding = quadrature.nodes.shape[1] + len(quadrature.known), quadrature.rounding
     counts = {True: min(count, (num_found + 1) // 2), False: min(count, num_found // 2)}
@@ -102,9 +99,7 @@ def quadrature_from_rows(rows: list[dict]) -> Quadrature:
 
 
 def spectrum_figure(rows: list[dict], density: list[dict], title: str = "") -> Figure:
-    """Draws the density of the eigenvalues on a logarithmic axis, and the extreme ones with error bounds, from rows as
-    `quadrature_rows` and `density_rows` make them.
-    """
+    """Draws rows of `quadrature_rows` and `density_rows`: the density, and extreme eigenvalues with errors."""
     grid, heights, errors = (
         np.array([float(row[name]) for row in density]) for name in ("eigenvalue", "density", "standard_error")
     )

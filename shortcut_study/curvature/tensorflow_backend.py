@@ -77,11 +77,14 @@ class Backend(backend.Backend):
         signature = [w, others, *[w] * has_vector, *self._batch]
         return tf.function(function, input_signature=signature, autograph=False)  # as Keras's fit
 
-    def own_gradient(self) -> np.ndarray:
-        """Returns the gradient [dim] as Keras takes it: in the model's own variables, called as they are.
+    def over(self, examples: Examples, scales: np.ndarray, dtype: str | None = None) -> backend.Backend:
+        """Returns the same over other examples, for which loss and gradient are not traced: they are few."""
+        other = super().over(examples, scales, dtype)
+        other._loss, other._gradient = other.objective.total, self.grad(other.objective.total)
+        return other
 
-        Raises ValueError where an operation has no second derivative.
-        """
+    def own_gradient(self) -> np.ndarray:
+        """Returns the gradient [dim] in the model's own variables; ValueError where there is no second derivative."""
         with naming_operations(), self.context():
             self._product.get_concrete_function()
         objective, variables = self.objective, [v.value for v in self.objective.model.trainable_variables]

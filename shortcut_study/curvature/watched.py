@@ -29,10 +29,8 @@ LONG_SECONDS = 600
 class KeptProducts:
     """A folder in which each product is as soon as it is finished, so that it is not computed again.
 
-    Args:
-      path: str or path. The folder, which the first product makes.
-      problem: dict. What the products depend on besides the vector: lists of arrays and text, by what they are.
-      rounding: float. Of a product, as a share of it, where that is known.
+    The problem is what the products depend on besides the vector: lists of arrays and text, by what they are. Rounding
+    is that of a product, as a share of it, where that is known.
     """
 
     def __init__(self, path: str | os.PathLike, problem: dict[str, list], rounding: float = 0.0) -> None:

@@ -320,13 +320,11 @@ MISTAKES = [
         LANCZOS | {"mvp_fn": lambda v: tf.cast(v, tf.bfloat16).numpy()},
         "got bfloat16; for bfloat16 take",
     ),
-    (lz.lanczos, LANCZOS | {"mvp_fn": lambda v: v * np.nan}, "infinite or NaN"),
     (lz.lanczos, NOT_REAL | {"order": 2}, "^mvp_fn must return real numbers, got complex128"),
     (quad.lanczos_quadrature, LANCZOS | {"num_vectors": 0}, "^num_vectors must be at least 1, got 0$"),
     *((quad.density, {"quadrature": SEVERAL, "width": width}, "^width must be positive") for width in (0, np.nan)),
     (hutch.hutchinson, HUTCHINSON | {"num_vectors": 0}, "at least 1, got 0, 3"),
     (hutch.hutchinson, HUTCHINSON | {"tolerance": -1.0}, "tolerance must be at least 0"),
-    (hutch.hutchinson, HUTCHINSON | {"mvp_fn": lambda v: v * np.nan}, "^mvp_fn returned an infinite or NaN"),
     (hutch.hutchinson, HUTCHINSON | {"mvp_fn": lambda v: v[:2]}, r"^mvp_fn must return shape \(3,\), got \(2,\)$"),
     (hutch.hutchinson, NOT_REAL | {"num_vectors": 5}, "^mvp_fn must return real numbers, got complex128"),
 ]
