@@ -178,6 +178,6 @@ def flat(arrays: Sequence, dtype: str) -> np.ndarray:
 
 def parts_of(vector: Any, variables: Sequence, numpy: Any = np) -> list:
     """Returns a flat vector, of NumPy or of `numpy`, in the shapes of variables."""
-    sizes = [math.prod(variable.shape) for variable in variables]
-    parts = numpy.split(vector, [int(end) for end in np.cumsum(sizes)[:-1]])
+    ends = [int(end) for end in np.cumsum([math.prod(variable.shape) for variable in variables])[:-1]]
+    parts = numpy.split(vector, ends) if ends else [vector]  # as TensorFlow takes an empty list for floats
     return [numpy.reshape(part, tuple(variable.shape)) for part, variable in zip(parts, variables)]
