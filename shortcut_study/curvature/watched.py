@@ -156,9 +156,7 @@ class Watched:
             total = self._bar.total / self._operator.num_batches * seconds
             # The first one's time is that of optimising the graph too.
             if self.num_products == 2 and total > LONG_SECONDS and not self._bar.disable:
-                note = (
-                    f"note: a product takes {seconds:.2g} s, all of them at most {total / 60:,.0f} minutes; half of the"
-                )
+                note = f"note: a product takes {seconds:.2g} s, all of them at most {total / 60:,.0f} minutes; half of"
                 less = "num_vectors=8 and order=30, say, take fewer products and give larger errors"
                 self._bar.write(f"{note} the examples take half of it; {less}", file=sys.stderr)
             return found

@@ -1,4 +1,4 @@
-"""curvature.xtrace: against its definition column by column, Hutch++ on five matrices, and the coverage of its ±."""
+"""curvature.estimators: XTrace against its definition column by column and Hutch++, and the coverage of its ±."""
 
 import hessian_cases
 import keras
