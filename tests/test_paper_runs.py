@@ -113,6 +113,12 @@ def test_the_page_on_blocks_has_how_a_second_seed_agrees_and_the_bounds_of_the_b
     assert "{:.2g} to {:.2g} on images, bounds of {:.1f} to {:.0f}".format(*ends) in page
     assert f"it is {100 * ends[4]:.0f} to {100 * ends[5]:.0f} %" in page
     assert not any(row["dead"] for row in rows)
+    errors = [end(100 * row[column] for row in rows if row[column] == row[column])
+              for column in ("error_without", "error_swapped") for end in (min, max)]  # fmt: skip
+    alone = [100 * row["error"] for row in read_rows(str(DOCS / "runs" / "near_identity_paper_bn" / "removed.csv"))]
+    words = "is {:.1f} to {:.1f} %, with any two neighbours exchanged {:.1f} to {:.1f} %; but without the two smallest "
+    words += "it is {:.1f} %, without the eight smallest {:.1f} %"
+    assert words.format(*errors, alone[2], alone[8]) in page
 
 
 @pytest.mark.parametrize("prefix, steps, places", [("start_", "0", (1, 1)), ("", "50,000", (1, 2))])
