@@ -47,6 +47,16 @@ class Restoring:
         return self.state.step
 
 
+def test_a_worker_takes_the_whole_state_of_another(half, tiny_config, tmp_path):
+    save(tmp_path, 2, half)
+    first, second = Restoring(tiny_config), Restoring(tiny_config)
+    assert first(tmp_path) == 2
+    second.state.take_flat(*first.state.flat())
+    assert second.state.step == 2 and second.state.take_means() == first.state.take_means()
+    for (name, given), taken in zip(first.state.arrays().items(), second.state.arrays().values()):
+        np.testing.assert_array_equal(given, taken, name)
+
+
 def save(folder, step, arrays, named=None):
     path = checkpoint.save(str(folder), step, arrays)
     return os.rename(path, folder / f"step_{named:08d}.npz") if named is not None else path

@@ -109,6 +109,7 @@ def test_a_network_whose_final_loss_is_the_same_at_every_rate_learned_nothing():
     rows = [row for rate in (0.01, 0.1, 1.0) for row in final(4, rate, 0.2 + rate / 1000, 0.2)]
     assert not best_rates(rows, "excess_loss")[4].learned
     assert best_rates(rows + final(4, 10.0, 0.1, 0.1), "excess_loss")[4].learned
+    assert best_rates(rows + final(4, 10.0, 0.197, 0.197), "excess_loss")[4].learned  # 1.5 % less
 
 
 def test_a_network_learns_where_the_excess_differs_however_little_the_loss_does():

@@ -253,15 +253,20 @@ def test_products_measurements_and_backends_refuse_in_one_line_too(monkeypatch, 
         curvature.Hessian(plain(), X, CLASSES)
 
 
-def test_batches_without_end_stop_before_they_fill_the_memory(monkeypatch):
-    monkeypatch.setattr("os.sysconf", lambda name: {"SC_PHYS_PAGES": 1, "SC_PAGE_SIZE": 4096}[name])
+def test_batches_without_end_stop_at_half_of_the_memory(monkeypatch):
+    size = X.nbytes + CLASSES.nbytes
+    monkeypatch.setattr("os.sysconf", lambda name: {"SC_PHYS_PAGES": 6, "SC_PAGE_SIZE": size}[name])
+    assert len(examples.gathered(iter([(X, CLASSES)] * 3))[0]) == 3 * len(X)
+    given = []
 
     def endless():
         while True:
+            given.append(0)
             yield X, CLASSES
 
     with pytest.raises(ValueError, match="half of the memory; take some of them"):
         examples.gathered(endless())
+    assert len(given) == 4
 
 
 def test_more_order_than_memory_is_refused_with_the_order_that_fits(monkeypatch):

@@ -204,3 +204,13 @@ def test_a_scale_that_float64_does_not_hold_is_refused(scale):
     scaled, factor = fz.rescale(scale**0.9 * R)
     np.testing.assert_allclose(scaled, factor * scale**0.9 * R)
     assert np.prod(linalg.svdvals(scaled)) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("num_layers", [1, 3])
+def test_the_gradient_by_which_the_lower_bound_is_sought_is_that_of_its_value(num_layers):
+    R, x = np.random.default_rng(5).standard_normal((2, 4, 4))
+    x, step = x[0], 1e-6
+    gradient = fz._turn_and_stretch(x, R, 0.3, num_layers)[1]
+    for i, unit in enumerate(np.eye(4)):
+        above, below = (fz._turn_and_stretch(x + sign * step * unit, R, 0.3, num_layers)[0] for sign in (1, -1))
+        assert gradient[i] == pytest.approx((above - below) / (2 * step), rel=1e-6, abs=1e-8)
