@@ -178,6 +178,16 @@ def eigenvalues(name):
     return [extreme(found, key=lambda row: row["eigenvalue"]) for extreme in (max, min)]
 
 
+LADDER = (
+    ("ladder", "momentum SGD and batch norm and standard initializer", "batch-normalised, standard initialiser"),
+    ("ladder", "momentum SGD and batch norm", "– small initialiser"),
+    ("statements", "clipped momentum SGD and standard initializer", "not normalised but clipped, standard"),
+    ("statements", "clipped momentum SGD", "– small initialiser"),
+    ("statements", "momentum SGD", "– not clipped, as printed"),
+    ("ladder", "momentum SGD and trained projection", "– projection trained"),
+)
+
+
 def numbers_of_runs():
     largest, smallest = eigenvalues("spectrum_fast_end")
     yield f"are {largest['error_bound']:.1e} (largest) and {smallest['error_bound']:.2g} (smallest)".replace(
@@ -197,6 +207,17 @@ def numbers_of_runs():
     )
     standard = searched("statements", "9 blocks a stage with momentum SGD and standard initializer")
     yield f"diverges from a rate of {min(rate for rate, error in standard.items() if error != error)} on"
+    for run, variant, shown in LADDER:
+        errors = searched(run, f"9 blocks a stage with {variant}")
+        tried = (
+            f"{errors[rate]:.1f}".replace("nan", "NaN") if rate in errors else "" for rate in (0.05, 0.1, 0.2, 0.4)
+        )
+        tests = [rows for (v, *_), rows in runs_of(run, "test").items() if v == f"9 blocks a stage with {variant}"]
+        ends = [100 * rows[-1]["test_top1_error"] for rows in tests if rows[-1]["status"] == "done"]
+        count = f"{len(ends)} of {len(tests)}" if len(ends) < len(tests) else f"{len(ends)}"
+        spread = f" ± {statistics.stdev(ends):.2f}" if len(ends) > 1 else ""
+        ended = f"{statistics.mean(ends):.2f}{spread} %, {count}" if ends else "not run"
+        yield f"|{shown}|{'|'.join(tried)}|{ended}|"
     assert all(error >= 90 for rate, error in searched("rivals", "All-CNN-C with Muon").items() if rate == 0.06)
     clipped = searched("rivals", "All-CNN-C with clipped SGD")
     assert [rate for rate, error in clipped.items() if error >= 90] == [0.1, 0.25]
