@@ -24,7 +24,8 @@ from test_readme import MANUALS, PAGES, ROOT, text_of
 
 from website import tested
 
-RUNS = "paper paper_bn paper_muon near_identity_start near_identity_paper near_identity_paper_muon study_mnist".split()
+NEAR = [f"near_identity_{name}" for name in ("start", "paper", "paper_bn", "paper_muon")]
+RUNS = ["paper", "paper_bn", "paper_muon", *NEAR, "study_mnist"]
 MODULES = [*MANUALS, ROOT / "theory" / "claims.py", ROOT / "identity_matters" / "near_identity.py"]
 
 

@@ -52,8 +52,9 @@ RUN_HERE: dict[str, str | dict[str, str]] = {
     "--data_dir=/shared/tfds --run_dir=/shared/runs/wide --write=job.yaml": "",
     "python -m launch.plot --run_dir=docs/runs/paper --beside=docs/runs/paper_bn,docs/runs/paper_muon "
     '--names="as printed,batch-normalised,Muon" --level="6.38% as the paper prints it, on the original images"': "",
-    "python -m launch.plot --run_dir=docs/runs/near_identity_paper --beside=docs/runs/near_identity_paper_muon "
-    '--names="SGD as printed,Muon with weight decay"': "",
+    "python -m launch.plot --run_dir=docs/runs/near_identity_paper "
+    "--beside=docs/runs/near_identity_paper_bn,docs/runs/near_identity_paper_muon "
+    '--names="SGD as printed,batch-normalised,Muon with weight decay"': "",
     "python -m launch.train --preset=cifar10_wide --mixed_precision --data_dir=data --run_dir=runs/wide_seed0": _TINY,
     "python -m launch.train --preset=cifar10_wide --use_batch_norm --residual_initializer=standard "
     "--learning_rate=0.03 --mixed_precision --data_dir=data --run_dir=runs/wide_bn_seed0": _TINY,
