@@ -117,6 +117,8 @@ class Objective(NamedTuple):
             return loss if is_mean else _changed(loss, reduction="sum_over_batch_size")
 
         loss, names = keras.tree.map_structure(mean_of, self.loss), getattr(self.model, "output_names", None)
+        if isinstance(sample_weight, dict) and isinstance(outputs, dict):
+            sample_weight = dict.fromkeys(outputs) | sample_weight  # Keras's own code asks for each
         return CompileLoss(loss, self.loss_weights, output_names=names)(y, outputs, sample_weight)
 
 

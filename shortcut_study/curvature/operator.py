@@ -103,6 +103,7 @@ class Hessian:
         of_backend = importlib.import_module(BACKENDS[name]).Backend
         devices, size = of_backend.num_devices, examples.batch_size
         size = -(-size // devices) * devices if batch_size is None else size  # which several devices divide
+        variables = None if variables is None else [*variables]
         self._chosen = np.s_[:] if variables is None else positions(model, variables)
         self.num_weights = sum(math.prod(variable.shape) for variable in model.trainable_variables)
         self.shape = (sum(math.prod(v.shape) for v in variables or model.trainable_variables),) * 2
@@ -141,7 +142,7 @@ class Hessian:
     def __matmul__(self, v: Any) -> np.ndarray:
         """Returns Hv [dim] for v [dim], or HV [dim, k] for V [dim, k] in one pass over the examples; NumPy."""
         v, dim = np.asarray(v), self.shape[0]
-        fits = v.ndim in (1, 2) and len(v) == dim
+        fits = v.ndim in (1, 2) and len(v) == dim and v.size > 0
         require(fits, f"the vector must have shape ({dim},), or ({dim}, k) for k of them, got {v.shape}")
         vectors = np.zeros((math.prod(v.shape[1:]), self.num_weights), self.dtype)
         vectors[:, self._chosen] = v.reshape(dim, -1).T

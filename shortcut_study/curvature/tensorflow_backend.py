@@ -18,6 +18,7 @@ import tensorflow as tf
 from tensorflow.python.framework import ops as registry_owner
 from tensorflow.python.ops import nn_impl
 
+from identity_matters.fields import require
 from shortcut_study.curvature import backend
 from shortcut_study.curvature.examples import Examples
 from shortcut_study.curvature.objective import Objective, flat
@@ -34,6 +35,8 @@ class Backend(backend.Backend):
     def __init__(self, objective: Objective, gauss_newton: bool, precision: str, examples: Examples) -> None:
         is_fixed = any(x.shape[0] is not None for x in getattr(objective.model, "inputs", None) or [])
         size = examples.batch_size if is_fixed else None
+        what = f"a model of a fixed batch size takes whole batches: give a multiple of batch_size={size} examples"
+        require(size is None or len(examples) % size == 0, f"{what}, got {len(examples)}")
         self.num_checked = size or self.num_checked
         specs = keras.tree.map_structure(lambda a: tf.TensorSpec([size, *a.shape[1:]], a.dtype), examples.part(0, 1))
         self._batch = specs, tf.TensorSpec([None], objective.dtype)
@@ -75,21 +78,25 @@ class Backend(backend.Backend):
         """Returns the function as a graph, traced once for batches of all sizes."""
         w, others = (keras.tree.map_structure(lambda a: tf.TensorSpec(a.shape, a.dtype), of) for of in self.values)
         signature = [w, others, *[w] * has_vector, *self._batch]
-        return tf.function(function, input_signature=signature, autograph=False)  # as Keras's fit
+        traced = second_derivatives()(function)  # not where it runs: other threads share TensorFlow's registry
+        return tf.function(traced, input_signature=signature, autograph=False)  # as Keras's fit
 
     def over(self, examples: Examples, scales: np.ndarray, dtype: str | None = None) -> backend.Backend:
         """Returns the same over other examples, for which loss and gradient are not traced: they are few."""
         other = super().over(examples, scales, dtype)
-        other._loss, other._gradient = other.objective.total, self.grad(other.objective.total)
+        total = other.objective.total
+        other._loss, other._gradient = total, second_derivatives()(self.grad(total))
         return other
 
     def own_gradient(self) -> np.ndarray:
         """Returns the gradient [dim] in the model's own variables; ValueError where there is no second derivative."""
         with naming_operations(), self.context():
             self._product.get_concrete_function()
-        objective, variables = self.objective, [v.value for v in self.objective.model.trainable_variables]
+        variables = [v.value for v in self.objective.model.trainable_variables]
+        own = "float64" if tf.float64 in {value.dtype for value in variables} else "float32"
+        objective = self.objective._replace(dtype=own)  # a loss may multiply outputs by variables as they are
         x, y, *sample_weight = self.on_device(next(self.examples.batches()))
-        with self.context():
+        with self.context(), second_derivatives():
             with tf.GradientTape() as tape, keras.StatelessScope():  # which keeps averages and generators as they are
                 found = objective.sums(y, objective.outputs(x), *sample_weight)
                 loss = sum(scale * part.total for scale, part in zip(self.scales, found))
@@ -98,12 +105,11 @@ class Backend(backend.Backend):
 
     @contextlib.contextmanager
     def context(self) -> Iterator[None]:
-        """Opens a context with the right derivatives, some first ones too, and the precision asked for."""
+        """Opens a context with the precision asked for."""
         before = tf.config.experimental.tensor_float_32_execution_enabled()
         tf.config.experimental.enable_tensor_float_32_execution(before and self.precision != "highest")
         try:
-            with second_derivatives():
-                yield
+            yield
         finally:
             tf.config.experimental.enable_tensor_float_32_execution(before)
 

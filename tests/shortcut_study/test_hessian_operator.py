@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 from hessian_cases import CASES, QUICK_ON_JAX, SLOW, hidden, plain, sequential
 from scipy.sparse.linalg import eigsh
+from tensorflow.python.framework.ops import gradient_registry
 
 from shortcut_study import curvature
 from shortcut_study.curvature import examples
@@ -117,7 +118,9 @@ def test_all_products_at_once_are_the_matrix_of_a_network_in_numpy(model, gauss_
     np.testing.assert_allclose(together, dense, atol=1e-14)
     assert np.abs(together - other).max() > 1e-3  # negative control
     kernel, bias, last, _ = model.trainable_variables
-    part = curvature.Hessian(model, X, CLASSES, variables=[last, bias], gauss_newton=gauss_newton, dtype="float64")
+    part = curvature.Hessian(
+        model, X, CLASSES, variables=iter([last, bias]), gauss_newton=gauss_newton, dtype="float64"
+    )
     at = np.r_[15:24, 12:15]
     np.testing.assert_allclose(part @ np.eye(12), dense[np.ix_(at, at)], atol=1e-14)
     with pytest.raises(ValueError, match="takes a Hessian of all weights: give groups="):
@@ -162,6 +165,34 @@ def test_nothing_of_the_model_moves_and_what_becomes_of_it_later_does_not_count(
     np.testing.assert_array_equal(h @ vector, found)  # dropout has one mask
     h.move_to(model)
     assert np.abs(h @ vector - found).max() > 1e-3
+
+
+def test_a_weight_in_the_loss_and_weights_of_one_output_alone_are_taken_in_float64_too():
+    network, loss = hessian_cases.weight_in_loss()
+    h = curvature.Hessian(network, X, TARGETS, loss, dtype="float64")
+    v, step = np.random.default_rng(0).standard_normal((2, h.shape[0]))
+    change = (h.gradient_at(1e-5 * v) - h.gradient_at(-1e-5 * v)) / 2e-5
+    np.testing.assert_allclose(h @ v, change, rtol=1e-6, atol=1e-8)
+    two, weights = hessian_cases.two_outputs(lambda a, b: {"c": a, "n": b}), np.arange(1.0, len(X) + 1)
+    y, losses = {"c": CLASSES, "n": TARGETS[:, :2]}, {"c": hessian_cases.logits(), "n": "mse"}
+    one, both = (
+        curvature.Hessian(two, X, y, losses, sample_weight={"c": weights} | rest) for rest in ({}, {"n": weights**0})
+    )
+    step = step[:1].repeat(one.shape[0])
+    np.testing.assert_allclose(one @ step, both @ step, rtol=1e-6)
+
+
+def test_other_threads_find_tensorflow_s_own_gradients_during_a_product(model, monkeypatch):
+    h, own, found = curvature.Hessian(model, X, CLASSES), gradient_registry.lookup("Cumprod"), []
+    product = h._backend._product
+
+    def watched(*arguments):
+        found.append(gradient_registry.lookup("Cumprod"))
+        return product(*arguments)
+
+    monkeypatch.setattr(h._backend, "_product", watched)
+    h @ np.ones(h.shape[0])
+    assert found == [own]
 
 
 def test_mixed_precision_and_half_precision_are_measured_in_float32():

@@ -86,6 +86,11 @@ IGNORING = keras.losses.SparseCategoricalCrossentropy(True, -1)
 
 # Each: a model, words of the line, and what is given in place of the examples and in options.
 REFUSED = {
+    "part of a fixed batch": (
+        lambda: keras.Sequential([keras.Input(batch_shape=(4, 4)), layers.Dense(3)]),
+        "whole batches: give a multiple of batch_size=4 examples, got 6",
+        {"batch_size": 4},
+    ),
     # what has no Hessian
     "reversal": (lambda: replaced(lambda x: x + 0, lambda g, x: -g), NO_DERIVATIVE, {}),
     "reversal, a block": (
@@ -236,7 +241,7 @@ def test_what_is_refused_is_one_line_before_the_first_number(name):
 def test_products_measurements_and_backends_refuse_in_one_line_too(monkeypatch, tmp_path):
     model = plain()
     h = curvature.Hessian(model, X, CLASSES)
-    for shape in ((26,), (1, 27), (27, 2, 2)):
+    for shape in ((26,), (1, 27), (27, 2, 2), (27, 0)):
         with pytest.raises(ValueError, match=r"the vector must have shape \(27,\), or \(27, k\) for k of them, got"):
             h @ np.ones(shape)
     with pytest.raises(ValueError, match='groups must be "layer", "block", or variables by name, got'):
