@@ -270,6 +270,8 @@ def _read_unsplit(folder: str, test_share: float) -> tuple[list[ImageFile], list
     require(bool(test), f"{share} nothing to test on; make it larger, or add images")
     if absent := sorted(set(classes) - set(_classes(test))):
         note(f"{share} nothing to test on in the classes {shown(absent)}")
+    elif not 0.5 <= len(test) / (test_share * len(files)) <= 2:
+        note(f"{share} {len(test):,} of {len(files):,} images to test on: equal names in several classes go together")
     return train, test
 
 

@@ -1,5 +1,6 @@
 """The files of a folder of images: their classes, splits, order and pixels, and what is refused in one line."""
 
+import itertools
 import os
 import pathlib
 import shutil
@@ -73,6 +74,15 @@ def test_a_file_that_is_moved_to_another_class_stays_in_its_split(flat):
     shutil.move(flat / tested.name, flat / "bee" / "moved.png")
     shutil.move(flat / "bee" / "moved.png", flat / "bee" / os.path.basename(tested.name))
     assert os.path.join("bee", os.path.basename(tested.name)) in names(splits(flat, test_share=0.3).test)
+
+
+@pytest.mark.parametrize("form, said", [("{}.png", "leaves 3 of 60 images to test on: equal names"), ("{:03}.png", "")])
+def test_a_share_that_equal_names_make_another_is_said(tmp_path, capfd, form, said):
+    for name, i in itertools.product(("ant", "bee", "cat"), range(20)):
+        write(tmp_path / name / form.format(i), noise(2, 2))
+    assert len(splits(tmp_path, test_share=0.2).test) == (3 if said else 15)
+    printed = capfd.readouterr().err
+    assert said in printed and (said or "equal names" not in printed)
 
 
 def test_the_share_is_what_is_asked_for():
