@@ -155,9 +155,8 @@ class Sample(Sweep):
         The last see what is reached by a table, as claims' checks are, where --seconds leave them the time.
         """
         package, files = mutant.module.partition(".")[0], {item.path for item in self.items.values()}
-        places = {file: distance(file, mutant.module) for file in files}
-        rank = {file: 3 if place is None else place for file, place in places.items()}
-        rank = {file: place for file, place in rank.items() if place < 3 or file.parent.name == package}
+        of_package = {file: 3 for file in files if file.parent.name == package}
+        rank = of_package | {f: place for f in files if (place := distance(f, mutant.module)) is not None}
 
         def order(item: pytest.Item) -> tuple[float, ...]:
             has_failed = self.failures[mutant.module, item.nodeid]

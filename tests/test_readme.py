@@ -185,9 +185,9 @@ def test_the_start_commands_work_in_a_fresh_clone(tmp_path, has_own_venv):
     study, train, _ = (command.split(" && ")[-1] for command in start_commands())
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     if has_own_venv:
-        make_venv, enter = start_commands()[0].split(" && ")[:-1], ". .venv/bin/activate"
+        make_venv, enter = start_commands()[0].rpartition(" && ")[0], ". .venv/bin/activate"
     else:
-        make_venv, enter = [], f"PATH={os.path.dirname(sys.executable)}:$PATH"
+        make_venv, enter = "true", f"PATH={os.path.dirname(sys.executable)}:$PATH"
         environment |= {"PYTHONPATH": str(clone)}
 
     def run(command):
@@ -196,7 +196,7 @@ def test_the_start_commands_work_in_a_fresh_clone(tmp_path, has_own_venv):
         assert done.returncode == 0, done.stderr[-3000:]
         return done.stdout
 
-    subprocess.run(["bash", "-c", " && ".join(make_venv) or "true"], cwd=clone, env=environment, check=True)
+    subprocess.run(["bash", "-c", make_venv], cwd=clone, env=environment, check=True)
     stated = re.search(r"^    (\| 5 \|.*)$", (ROOT / "README.md").read_text(), re.M)[1]
     (found,) = [line for line in run(study).splitlines() if line.startswith("| 5 |") and "constant" in line]
     assert_as_printed(found, stated)

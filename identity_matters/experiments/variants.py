@@ -61,11 +61,12 @@ def _statement(name: str, blocks: int = 2, width: int = 24, **model: Any) -> Var
 # decoupled weight decay was chosen for it; the variants of the network share that. It is half as wide as cifar10_fast,
 # so that few operations are enough epochs to leave the saddle at zero far behind.
 _BATCH_NORM, _STANDARD, _PLAIN = {"use_batch_norm": True}, {"residual_initializer": "standard"}, {"shortcut": False}
+_TRAINED = {"train_projection": True}
 STATEMENTS = (
     _statement("BN-free"),
     _statement("standard initializer", **_STANDARD),
     _statement("zero initializer", residual_initializer="zero"),
-    _statement("trained projection", train_projection=True),
+    _statement("trained projection", **_TRAINED),
     _statement("batch norm with small initializer", **_BATCH_NORM),
     _statement("batch norm with standard initializer", **_BATCH_NORM, **_STANDARD),
     _statement("no shortcuts", **_PLAIN),
@@ -103,15 +104,9 @@ STATEMENTS = (
         _SGD,
     ),
     _with_sgd("9 blocks a stage with momentum SGD and batch norm", _of_depth(9, 12) | _BATCH_NORM, _SGD),
+    _with_sgd("9 blocks a stage with momentum SGD and trained projection", _of_depth(9, 12) | _TRAINED, _SGD),
     _with_sgd(
-        "9 blocks a stage with momentum SGD and trained projection",
-        _of_depth(9, 12) | {"train_projection": True},
-        _SGD,
-    ),
-    _with_sgd(
-        "9 blocks a stage with clipped momentum SGD and trained projection",
-        _of_depth(9, 12) | {"train_projection": True},
-        _CLIPPED,
+        "9 blocks a stage with clipped momentum SGD and trained projection", _of_depth(9, 12) | _TRAINED, _CLIPPED
     ),
 )
 

@@ -1,4 +1,4 @@
-"""The machine that a run was computed on, in one line."""
+"""The machine that a run is computed on: in one line, and its memory."""
 
 import os
 import platform
@@ -24,6 +24,11 @@ def processor() -> str:
 def cores() -> list[int]:
     """Returns the numbers of the cores that this process may use; on macOS, which does not say, those of all cores."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+
+
+def physical_memory() -> int:
+    """Returns how many bytes of memory the machine has in all."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _gpus() -> list[str]:

@@ -1,7 +1,6 @@
 """The examples of a loss as users have them: arrays, several inputs and outputs, or batches, with sample weights."""
 
 import math
-import os
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ from tqdm import tqdm
 
 from identity_matters.data.arrays import MAX_EMPTY, as_numbers, in_turn, is_batched
 from identity_matters.fields import require
+from identity_matters.runs.machine import physical_memory
 
 # Of a batch by default: numbers in the inputs, as of 128 CIFAR images, and examples. Larger ones were slower.
 BATCH_NUMBERS, BATCH_EXAMPLES = 128 * 32 * 32 * 3, 256
@@ -88,7 +88,7 @@ def _batches(x: Any) -> Iterator[tuple]:
     fits = not hasattr(x, "shape") and is_batched(x)
     require(fits, f"need y, or batches of pairs (x, y) as x; got a {type(x).__name__} without y")
     what, num_empty, size = "batches of (images, labels), or with sample weights", 0, 0
-    most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    most = physical_memory() // 2
     batches: Iterable = tqdm(in_turn("x", x), unit=" batches", desc="reading x", disable=None, delay=1)
     for batch in batches:
         found = f"{len(batch)} parts" if isinstance(batch, tuple | list) else f"a {type(batch).__name__}"

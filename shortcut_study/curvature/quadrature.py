@@ -15,13 +15,13 @@ known few steps resolve the density of the rest, and few vectors the trace. The 
 of the eigenvectors' errors, the last for any Q. Source: Chen & Hallman, Krylov-aware trace estimation (2023).
 """
 
-import os
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from identity_matters.fields import require
+from identity_matters.runs.machine import physical_memory
 from shortcut_study.curvature.estimators import confidence, standard_error
 from shortcut_study.curvature.lanczos import STEPS_BETWEEN_CHECKS, Ritz, Spectrum, converged, lanczos, ritz
 
@@ -155,11 +155,11 @@ def deflated_quadrature(
 
 
 def _memory(order: int, dim: int, dtype: np.dtype) -> np.ndarray:
-    size, memory = dtype.itemsize * dim, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    size, in_all = dtype.itemsize * dim, physical_memory()
     needs = f"order {order} needs {size * order / 1e9:.1f} GB for vectors of {dim:,} weights, and this machine has"
-    most = max(memory // size - NUM_SPARE_VECTORS, 1)
-    fits = size * (order + NUM_SPARE_VECTORS) <= memory
-    require(fits, f"{needs} {memory / 1e9:.1f} GB in all; choose at most {most}")
+    most = max(in_all // size - NUM_SPARE_VECTORS, 1)
+    fits = size * (order + NUM_SPARE_VECTORS) <= in_all
+    require(fits, f"{needs} {in_all / 1e9:.1f} GB in all; choose at most {most}")
     return np.empty((order, dim), dtype)
 
 
