@@ -256,7 +256,7 @@ def _texts(tables: list[list[dict]], count: int, dim: int) -> list[str]:
 
 def figures(run_dir: str, title: str = "") -> "dict[str, Figure]":
     """Returns the spectrum, with a title, and the figures of layers and blocks, by name, for the tables that exist."""
-    from shortcut_study.curvature.report import parts_figure, spectrum_figure
+    from shortcut_study.figures.spectrum import parts_figure, spectrum_figure
 
     drawn = {}
     for prefix in ("", START):

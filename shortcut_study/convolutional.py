@@ -6,7 +6,7 @@ Not in the paper: Li et al. §6 leave convolutions and batch normalisation to fu
     W^{r,l}, r = 1 … R, l = 1 … n         kernels of the layers stage…_block…_conv…, R blocks of n convolutions
     L = 1/(2m) Σ‖y − ŷ‖²                  mean cross-entropy
     Hessian in all weights                its block of those kernels
-    |λ|_max, |λ|_(0.1), index             max_abs, p10_abs, index, as of lanczos.Spectrum
+    |λ|_max, |λ|_(0.1), index             max_abs, p10_abs, index, as of conditioning.Spectrum
 
 Only the kernels inside the shortcuts are included. The stem, γ and β of batch normalisation and the last layer belong
 to no W^{r,l}; there are as many kernels with batch normalisation as without; and in them alone batch normalisation
@@ -28,7 +28,8 @@ from collections.abc import Iterable, Iterator
 import keras
 import numpy as np
 
-from shortcut_study.curvature.lanczos import lanczos, ritz, summarize
+from shortcut_study.conditioning import summarize
+from shortcut_study.curvature.lanczos import lanczos, ritz
 from shortcut_study.curvature.operator import Hessian
 
 RESIDUAL_KERNEL = re.compile(r"block\d+_conv\d+/kernel$")

@@ -20,7 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shortcut_study.curvature.lanczos import SYMMETRY_TOLERANCE, Spectrum, summarize
+from shortcut_study.conditioning import Spectrum, summarize
+from shortcut_study.curvature.lanczos import SYMMETRY_TOLERANCE
 from shortcut_study.network import ShortcutNetwork
 from shortcut_study.piecewise import is_piecewise_linear, piecewise_hessian
 from theory.arrays import finite

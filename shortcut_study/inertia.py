@@ -33,7 +33,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shortcut_study import ldl
-from shortcut_study.curvature.lanczos import Spectrum
+from shortcut_study.conditioning import Spectrum
 from theory.arrays import finite
 from theory.parallel import single_threaded_products
 from theory.shortcut_hessians import commutation_matrix

@@ -14,7 +14,7 @@ from keras.src.backend import get_keras_mask, set_keras_mask
 from keras.src.backend.common import dtypes
 
 from shortcut_study import curvature
-from shortcut_study.curvature.dtypes import computing_in
+from shortcut_study.curvature.objective import computing_in
 
 RNG = np.random.default_rng(0)
 X, CLASSES, TARGETS = RNG.standard_normal((6, 4)), RNG.integers(0, 3, 6), RNG.standard_normal((6, 3))

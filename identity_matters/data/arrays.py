@@ -8,6 +8,7 @@ the same data, so that a run can continue.
 """
 
 import hashlib
+import itertools
 import math
 import operator
 import time
@@ -339,30 +340,42 @@ def is_batched(data: Any) -> bool:
     return not isinstance(data, str | bytes | dict) and (isinstance(data, Iterable) or hasattr(data, "__getitem__"))
 
 
-def batches_of(name: str, data: Any, is_whole: bool = True) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def batches_of(
+    name: str, data: Any, is_whole: bool = True, as_part: Callable = as_numbers, with_weights: bool = False
+) -> Iterator[tuple]:
     """Yields the batches (images, labels) of a data set as arrays, those without an example left out.
 
-    Raises UserError for anything else in it, for very many batches in a row without an example, and as `in_turn`.
+    Args:
+      name, data, is_whole: As for `in_turn`.
+      as_part: callable. as_part(name, part) -> an array, or a list or dict of arrays.
+      with_weights: bool. Whether a batch may have sample weights as its third part.
+
+    Raises:
+      UserError: anything else is in it, or very many batches in a row have no example; and as `in_turn`.
     """
-    num_empty = 0
-    what = f"a {type(data).__name__}"
-    require(is_batched(data), f"{name} must be batches of (images, labels), got {what}")
+    what, num_empty = f"{name} must be batches of (images, labels)" + ", or with sample weights" * with_weights, 0
+    require(is_batched(data), f"{what}, got a {type(data).__name__}")
     for batch in in_turn(name, data, is_whole):
-        if not isinstance(batch, tuple | list) or len(batch) != 2:
-            parts = f"{len(batch)} parts" if isinstance(batch, tuple | list) else f"a {type(batch).__name__}"
-            raise UserError(f"{name} must be batches of (images, labels), got {parts}")
-        images, labels = as_numbers(f"{name}: images", batch[0]), as_numbers(f"{name}: labels", batch[1])
-        shapes = f"{images.shape} and {labels.shape}"
-        require(
-            images.ndim > 0 and labels.ndim > 0,
-            f"{name} must be batches of (images, labels), got arrays {shapes}; for single examples, dataset.batch(100) "
-            "makes batches",
-        )
-        require(len(images) == len(labels), f"{name} gives {len(images)} images with {len(labels)} labels")
-        num_empty = 0 if len(labels) else num_empty + 1
+        parts = batch if isinstance(batch, tuple | list) else ()
+        found = f"{len(parts)} parts" if parts is batch else f"a {type(batch).__name__}"
+        require(2 <= len(parts) <= 2 + with_weights, f"{what}, got {found}")
+        parts = tuple(as_part(f"{name}: {of}", part) for of, part in zip(("images", "labels", "sample weights"), parts))
+        arrays = [*itertools.chain.from_iterable(map(_arrays_in, parts))]
+        shapes = " and ".join(str(array.shape) for array in arrays)
+        single = "for single examples, dataset.batch(100) makes batches"
+        require(all(array.ndim for array in arrays), f"{what}, got arrays {shapes}; {single}")
+        first, *others = map(len, arrays)
+        labels = " and ".join(map(str, others))
+        require(all(other == first for other in others), f"{name} gives {first} images with {labels} labels")
+        num_empty = 0 if first else num_empty + 1
         require(num_empty < MAX_EMPTY, f"{name} gives {MAX_EMPTY:,} batches in a row without an example")
-        if len(labels):
-            yield images, labels
+        if first:
+            yield parts
+
+
+def _arrays_in(part: Any) -> Iterable[np.ndarray]:
+    """Returns the arrays of a part of a batch."""
+    return part.values() if isinstance(part, dict) else part if isinstance(part, list) else [part]
 
 
 def examples_of(name: str, data: Any) -> tuple[np.ndarray, np.ndarray]:

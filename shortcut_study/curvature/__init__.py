@@ -19,16 +19,16 @@ import importlib
 from typing import Any
 
 _MODULES = {
-    "Hessian": "operator",
-    "ModelSpectrum": "model_spectrum",
-    "spectrum": "operator",
-    "trace": "operator",
-    "diagonal": "operator",
-    "per_layer": "operator",
-    "landscape": "operator",
-    "Landscape": "landscapes",
-    "HessianCallback": "callback",
-    "with_dtype": "dtypes",
+    "Hessian": f"{__name__}.operator",
+    "ModelSpectrum": f"{__name__}.model_spectrum",
+    "spectrum": f"{__name__}.operator",
+    "trace": f"{__name__}.operator",
+    "diagonal": f"{__name__}.operator",
+    "per_layer": f"{__name__}.operator",
+    "landscape": f"{__name__}.operator",
+    "Landscape": f"{__name__}.landscapes",
+    "HessianCallback": f"{__name__}.callback",
+    "with_dtype": "identity_matters.dtypes",
 }
 __all__ = list(_MODULES)  # noqa: PLE0605
 
@@ -36,4 +36,4 @@ __all__ = list(_MODULES)  # noqa: PLE0605
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return getattr(importlib.import_module(_MODULES[name]), name)

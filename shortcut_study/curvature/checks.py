@@ -18,10 +18,10 @@ import keras
 import numpy as np
 from keras.ops import convert_to_numpy
 
+from identity_matters.dtypes import HALF
 from identity_matters.errors import truncated_repr
 from identity_matters.fields import require
 from shortcut_study.curvature.backend import Backend
-from shortcut_study.curvature.dtypes import HALF
 from shortcut_study.curvature.examples import Examples
 from shortcut_study.curvature.objective import Objective, Sum, parts_of
 

@@ -1,14 +1,15 @@
 """The examples of a loss as users have them: arrays, several inputs and outputs, or batches, with sample weights."""
 
+import functools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 from tqdm import tqdm
 
-from identity_matters.data.arrays import MAX_EMPTY, as_numbers, in_turn, is_batched
+from identity_matters.data.arrays import as_numbers, batches_of, is_batched
 from identity_matters.fields import require
 from identity_matters.runs.machine import physical_memory
 
@@ -87,22 +88,9 @@ def _batches(x: Any) -> Iterator[tuple]:
     """Yields tuples (x, y) or (x, y, sample_weight) of arrays, until they fill half of the memory; a bar shows."""
     fits = not hasattr(x, "shape") and is_batched(x)
     require(fits, f"need y, or batches of pairs (x, y) as x; got a {type(x).__name__} without y")
-    what, num_empty, size = "batches of (images, labels), or with sample weights", 0, 0
-    most = physical_memory() // 2
-    batches: Iterable = tqdm(in_turn("x", x), unit=" batches", desc="reading x", disable=None, delay=1)
-    for batch in batches:
-        found = f"{len(batch)} parts" if isinstance(batch, tuple | list) else f"a {type(batch).__name__}"
-        require(found in ("2 parts", "3 parts"), f"x must be {what}, got {found}")
-        names = "x: images", "x: labels", "x: sample weights"
-        arrays = tuple(_arrays(name, part, None) for name, part in zip(names, batch))
-        flat = keras.tree.flatten(arrays)
-        single = "got single numbers; of single examples, dataset.batch(100) makes them"
-        require(all(array.ndim for array in flat), f"x must be {what}, {single}")
-        first, *others = map(len, flat)
-        fits = all(other == first for other in others)
-        require(fits, f"x gives {first} images with {' and '.join(map(str, others))} labels")
-        num_empty, size = 0 if first else num_empty + 1, size + sum(array.nbytes for array in flat)
-        require(num_empty < MAX_EMPTY, f"x gives {MAX_EMPTY:,} batches in a row without an example")
+    size, most = 0, physical_memory() // 2
+    batches = batches_of("x", x, as_part=functools.partial(_arrays, count=None), with_weights=True)
+    for arrays in tqdm(batches, unit=" batches", desc="reading x", disable=None, delay=1):
+        size += sum(array.nbytes for array in keras.tree.flatten(arrays))
         require(size <= most, f"the batches have more than {most / 1e9:.1f} GB, half of the memory; take some of them")
-        if first:
-            yield arrays
+        yield arrays

@@ -47,21 +47,6 @@ class Ritz(NamedTuple):
     rounding: float  # the decomposition's
 
 
-class Spectrum(NamedTuple):
-    """The summary of a Hessian's eigenvalues that the figures show, or its estimate by `quadrature.summary`."""
-
-    max_abs: float  # largest |λ|, or |θ|, which is never above it, but for rounding
-    p10_abs: float  # 10th percentile of |λ|, which the paper takes in place of the least, as more stable
-    condition_number: float  # max_abs / p10_abs; inf where p10_abs is 0 within rounding
-    index: float  # share of negative eigenvalues; one that is 0 within rounding is not negative
-    index_range: tuple[float, float]  # the share without and with what is 0 within rounding; of an estimate, its range
-    p10_range: tuple[float, float] | None = None  # of an estimate
-
-    def columns(self) -> dict[str, float]:
-        """Returns the four numbers by name, as results.csv has them."""
-        return dict(zip(self._fields, self[:4]))
-
-
 def lanczos(
     mvp_fn: Callable,
     dim: int,
@@ -187,12 +172,3 @@ def ritz(decomposition: Decomposition) -> Ritz:
     values, coefficients = scipy.linalg.eigh_tridiagonal(decomposition.diagonal, decomposition.off_diagonal)
     bounds = decomposition.residual * np.abs(coefficients[-1]) + decomposition.rounding
     return Ritz(values, coefficients[0] ** 2, bounds, coefficients, decomposition.rounding)
-
-
-def summarize(eigenvalues: np.ndarray, rounding: float) -> Spectrum:
-    """Returns the summary of all eigenvalues [P] of a Hessian, of which sizes up to `rounding` count as 0."""
-    sizes = np.abs(eigenvalues)
-    max_abs, p10_abs = float(sizes.max()), float(np.percentile(sizes, 10))
-    condition_number = max_abs / p10_abs if p10_abs > rounding else np.inf
-    low, high = float((eigenvalues < -rounding).mean()), float((eigenvalues <= rounding).mean())
-    return Spectrum(max_abs, p10_abs, condition_number, low, (low, high))

@@ -15,15 +15,14 @@ from typing import Any, NamedTuple
 
 import keras
 import numpy as np
-from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from identity_matters.fields import require
 from shortcut_study.curvature.lanczos import Ritz, lanczos, ritz
 from shortcut_study.curvature.watched import Watched, digest
+from shortcut_study.figures.spectrum import landscape_figure
 
 ORDER, TOLERANCE = 60, 1e-3  # of the iteration that finds two eigenvalues: most steps, and their largest error
-NUM_LEVELS, WIDE = 12, 30  # of contours; on a logarithmic scale where the largest loss is so many times the least
 
 
 class Landscape(NamedTuple):
@@ -56,27 +55,7 @@ class Landscape(NamedTuple):
 
     def plot(self, title: str = "") -> Figure:
         """Returns a Matplotlib figure: the curve, or contours, of the loss, dashed those of its quadratic model."""
-        figure = Figure(figsize=(5.5, 4.5), layout="constrained")
-        axes, low, high = figure.add_subplot(), float(self.losses.min()), float(self.losses.max())
-        if self.losses.ndim == 1:
-            axes.plot(self.positions, self.losses, color="C0", label="loss")
-            axes.plot(self.positions, self.quadratic, "--", color="0.5", label="quadratic model")
-            axes.set_ylim(low - 0.1 * (high - low), high + 0.1 * (high - low))  # which the model may leave
-            axes.set(xlabel=self.names[0], ylabel="loss")
-            axes.legend()
-        else:
-            is_wide = high > WIDE * low > 0  # then a linear scale shows the corners alone
-            levels, norm = (np.geomspace, LogNorm(low, high)) if is_wide else (np.linspace, None)
-            levels = levels(low, high, NUM_LEVELS)
-            b, a = np.meshgrid(self.positions, self.positions)
-            drawn = axes.contourf(b, a, np.clip(self.losses, low, high), levels, cmap="viridis", norm=norm)
-            axes.contour(b, a, self.quadratic, levels, colors="white", linestyles="dashed", linewidths=0.7)
-            axes.plot(0, 0, "+", color="C3", ms=10)
-            axes.set(xlabel=self.names[1], ylabel=self.names[0])
-            figure.colorbar(drawn, label="loss (dashed: its quadratic model)", format="%.3g")
-        axes.locator_params(axis="x", nbins=5)
-        axes.set_title(title, parse_math=False)
-        return figure
+        return landscape_figure(self.positions, self.losses, self.quadratic, self.names, title)
 
 
 def losses_around(h: Any, watched: Watched, directions: Any, span: float, points: int, seed: int) -> Landscape:

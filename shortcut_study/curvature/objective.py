@@ -18,10 +18,10 @@ import keras
 import numpy as np
 from keras import ops
 from keras.src.backend import get_keras_mask, set_keras_mask
+from keras.src.backend.common.dtypes import BIT64_TO_BIT32_DTYPE
 from keras.src.trainers.compile_utils import CompileLoss, get_loss
 
 from identity_matters.fields import require
-from shortcut_study.curvature.dtypes import computing_in
 
 MEANS = "sum_over_batch_size", "mean", "mean_with_sample_weight"
 
@@ -120,6 +120,37 @@ class Objective(NamedTuple):
         if isinstance(sample_weight, dict) and isinstance(outputs, dict):
             sample_weight = dict.fromkeys(outputs) | sample_weight  # Keras's own code asks for each
         return CompileLoss(loss, self.loss_weights, output_names=names)(y, outputs, sample_weight)
+
+
+@contextlib.contextmanager
+def computing_in(model: keras.Model, dtype: str) -> Iterator[None]:
+    """Opens a context in which a model's layers, inputs and floating variables say that they are of a type.
+
+    Values of that type that a StatelessScope maps to the variables then pass through the model without a cast, as those
+    of a model that was made in that type. The variables' own values stay as they are.
+    """
+    changes: list[tuple[Any, str, Any]] = []
+    for layer in model._flatten_layers():
+        # What Keras computes again to save memory fails in a tf.function, and is the same function.
+        changes.append((layer, "_remat_mode", None))
+        if layer.dtype_policy.quantization_mode is None:
+            changes.append((layer, "_dtype_policy", keras.dtype_policies.DTypePolicy(dtype)))
+        graph = getattr(layer, "_functional", layer)  # that of a sequential model
+        inputs = [layer] if isinstance(layer, keras.layers.InputLayer) else getattr(graph, "_inputs", None) or []
+        changes += [(x, "_dtype", dtype) for x in inputs if "float" in x.dtype]  # to which they are cast
+    changes += [(variable, "_dtype", dtype) for variable in model.variables if "float" in variable.dtype]
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
+    narrowed = BIT64_TO_BIT32_DTYPE["float64"]
+    try:
+        # But on TensorFlow, tanh and other operations of Keras would compute float64 in float32.
+        BIT64_TO_BIT32_DTYPE["float64"] = "float64" if dtype == "float64" else narrowed
+        for owner, name, value in changes:
+            object.__setattr__(owner, name, value)  # not Keras's own, which tracks what it is given
+        yield
+    finally:
+        BIT64_TO_BIT32_DTYPE["float64"] = narrowed
+        for owner, name, value in before:
+            object.__setattr__(owner, name, value)
 
 
 def _changed(loss: keras.losses.Loss, **attributes: Any) -> keras.losses.Loss:

@@ -1,21 +1,16 @@
-"""The spectrum of a Hessian in words, in rows of CSV files, and in figures drawn from these rows alone."""
+"""The spectrum of a Hessian in words, and in rows of CSV files."""
 
 import itertools
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from shortcut_study.curvature import quadrature as quad
-from shortcut_study.curvature.estimators import confidence
-from shortcut_study.curvature.lanczos import summarize
-from shortcut_study.curvature.quadrature import Density, Quadrature, extreme_eigenvalues
+from shortcut_study.conditioning import share_within, summarize, summary
+from shortcut_study.curvature.quadrature import Density, Quadrature, extreme_eigenvalues, mean_eigenvalue
 
 NEAR_ZERO = 0.05  # of the largest |eigenvalue|
 _COLUMNS = ("eigenvalue", "weight", "error_bound")
 RESOLVED_FACTOR = 2.0  # between the ends of the range of the 10th percentile
 RESOLVED_SHARE = 0.1  # between the ends of the range of the share of negative eigenvalues
-NUM_MARKED = 3  # eigenvalues at either end
-_ENDS = {"largest": ("C3", "v"), "smallest": ("C2", "D")}  # colours and markers
 
 
 def report(quadrature: Quadrature, count: int, dim: int) -> str:
@@ -42,11 +37,11 @@ def report(quadrature: Quadrature, count: int, dim: int) -> str:
             f"index: {low:.2%} of the eigenvalues are negative, {high - low:.2%} are 0 within rounding",
         ]
         return "\n".join(lines)
-    mean, error = quad.mean_eigenvalue(quadrature)
+    mean, error = mean_eigenvalue(quadrature)
     error_text = " ± {:.2g} (95 % interval)" if np.isfinite(error) else ", from one random vector"
     lines.append(f"trace: {mean * dim:.4g}{error_text.format(error * dim)}")
-    found = quad.summary(quadrature, dim)
-    low, high = quad.share_within(quadrature, NEAR_ZERO * found.max_abs, dim)
+    found = summary(quadrature, dim)
+    low, high = share_within(quadrature, NEAR_ZERO * found.max_abs, dim)
     lines.append(f"eigenvalues smaller in size than {NEAR_ZERO:.0%} of the largest: {low:.2%} to {high:.2%}")
     low, high = found.p10_range or (0.0, np.inf)
     if high <= rounding:
@@ -98,33 +93,6 @@ def quadrature_from_rows(rows: list[dict]) -> Quadrature:
     return Quadrature(*nodes, max(float(row["rounding"]) for row in rows), known[0], known[2], probes)
 
 
-def spectrum_figure(rows: list[dict], density: list[dict], title: str = "") -> Figure:
-    """Draws rows of `quadrature_rows` and `density_rows`: the density, and extreme eigenvalues with errors."""
-    grid, heights, errors = (
-        np.array([float(row[name]) for row in density]) for name in ("eigenvalue", "density", "standard_error")
-    )
-    quadrature = quadrature_from_rows(rows)
-    errors *= confidence(len(quadrature.nodes))
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.add_subplot()
-    axes.fill_between(grid, heights - errors, heights + errors, color="C0", alpha=0.3, linewidth=0)
-    axes.plot(grid, heights, color="C0", linewidth=1.2, label="density, and its 95 % range")
-    lowest = heights.max()
-    for name, (colour, marker) in _ENDS.items():
-        values, bounds = extreme_eigenvalues(quadrature, NUM_MARKED, name == "largest")
-        at = np.interp(values, grid, heights)
-        count = f"{len(values)} {name}" if len(values) > 1 else name
-        label = f"{count}, the outermost {values[0]:.4g} ± {bounds[0]:.1g}"
-        axes.errorbar(values, at, xerr=bounds, fmt=marker, ms=6, capsize=3, color=colour, label=label)
-        lowest = min(lowest, at.min())
-    axes.axvline(0, color="0.5", linewidth=1, linestyle=":")
-    axes.set(xlabel=r"eigenvalue $\lambda$ of the Hessian", ylabel="density of the eigenvalues", yscale="log")
-    axes.set_title(title, parse_math=False)
-    axes.set_ylim(0.1 * lowest, 3 * heights.max())
-    axes.legend()
-    return figure
-
-
 def parts_table(rows: list[dict]) -> str:
     """Returns rows as `per_layer` makes them as an aligned table."""
     width = max(len(row["part"]) for row in rows)
@@ -136,25 +104,3 @@ def parts_table(rows: list[dict]) -> str:
         part = f"{row['part']:{width}}  {int(row['num_weights']):>9,}"
         lines.append(f"{part}  {ends}  {row['trace']:10.4g}  {error:>8}")
     return "\n".join(lines)
-
-
-def parts_figure(rows: list[dict]) -> Figure:
-    """Draws the extreme eigenvalues and the trace of rows as `per_layer` makes them, with their errors."""
-    names, at = [row["part"].replace("_", " ") for row in rows], np.arange(len(rows))
-    column = {name: np.array([float(row[name]) for row in rows]) for name in rows[0] if name != "part"}
-    figure = Figure(figsize=(8, max(2.5, 1 + 0.22 * len(rows))), layout="constrained")
-    left, right = figure.subplots(1, 2, sharey=True)
-    style = {"ms": 4, "capsize": 2}
-    for end, (colour, marker) in _ENDS.items():
-        errors = column[f"{end}_error_bound"]
-        left.errorbar(column[end], at, xerr=errors, fmt=marker, color=colour, label=end, **style)
-    left.axvline(0, color="0.6", linewidth=1, linestyle=":")
-    left.set(yticks=at, yticklabels=names, xlabel="eigenvalue of the part's block of the Hessian")
-    left.invert_yaxis()
-    left.legend()
-    right.errorbar(column["trace"], at, xerr=np.nan_to_num(column["trace_error"]), fmt="s", color="C0", **style)
-    right.set(xlabel="trace of the block, and its 95 % range")
-    for axes in (left, right):
-        axes.tick_params(axis="y", labelsize="x-small")
-        axes.locator_params(axis="x", nbins=6)
-    return figure

@@ -24,7 +24,7 @@ from identity_matters.runs.config_json import RUN_TYPES, read_config_json
 from identity_matters.runs.figure_style import STYLES, fit, styled
 from identity_matters.runs.tables import write_metrics
 from launch import plot, report, train
-from shortcut_study.curvature.report import parts_figure, spectrum_figure
+from shortcut_study.figures.spectrum import parts_figure, spectrum_figure
 
 DOCS_RUNS = pathlib.Path(__file__).parents[2] / "docs" / "runs"
 

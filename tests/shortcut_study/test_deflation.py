@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from identity_matters.runs.tables import read_rows, write_metrics
+from shortcut_study import conditioning
 from shortcut_study.curvature import estimators as hutch
 from shortcut_study.curvature import lanczos as lz
 from shortcut_study.curvature import quadrature as quad
@@ -94,20 +95,20 @@ def test_the_density_is_that_of_all_eigenvalues_smoothed_and_each_known_one_has_
 
 @pytest.mark.parametrize("size", [0.02, 0.05, 0.3, 1.0, 4.0])
 def test_the_share_within_a_distance_of_0_lies_between_its_bounds(default, size):
-    low, high = quad.share_within(default[0], size, 2000)
+    low, high = conditioning.share_within(default[0], size, 2000)
     assert low <= np.mean(np.abs(VALUES) <= size) <= high and (size < 0.3 or high - low < 0.05)
     if size >= 1:  # all beyond are known
-        assert quad._shares(default[0], -size, size)[1] == pytest.approx(np.mean(np.abs(VALUES) <= size))
+        assert conditioning._shares(default[0], -size, size)[1] == pytest.approx(np.mean(np.abs(VALUES) <= size))
 
 
 def test_a_known_eigenvalue_counts_in_a_share_as_far_as_its_bound_lets_it():
     nodes = np.array([[0.1, 0.2]]), np.array([[0.25, 0.25]]), np.zeros((1, 2))
     seen = quad.Quadrature(*nodes, 1e-9, np.array([1.0, 2.0]), np.array([0.1, 0.1]))
-    assert quad._shares(seen, 0.5, 1.5).tolist() == pytest.approx(
+    assert conditioning._shares(seen, 0.5, 1.5).tolist() == pytest.approx(
         [0.25, 0.5]
     )  # 2 lies outside, and the node's share may
-    assert quad._shares(seen, 0.5, 1.05).tolist() == pytest.approx([0.0, 0.5])
-    assert quad._shares(seen, 0.5, 1.95).tolist() == pytest.approx([0.25, 0.75])
+    assert conditioning._shares(seen, 0.5, 1.05).tolist() == pytest.approx([0.0, 0.5])
+    assert conditioning._shares(seen, 0.5, 1.95).tolist() == pytest.approx([0.25, 0.75])
 
 
 def test_a_matrix_of_no_more_rows_than_steps_is_known_whole():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from shortcut_study import conditioning
 from shortcut_study.curvature import estimators as hutch
 from shortcut_study.curvature import lanczos as lz
 from shortcut_study.curvature import quadrature as quad
@@ -197,7 +198,8 @@ def test_nodes_that_differ_by_rounding_alone_are_one_point_of_the_density(value,
 
 
 def test_the_summary_of_a_matrix_of_zeros_is_that_of_its_eigenvalues():
-    exact, found = spectrum(np.zeros((50, 50))), quad.summary(quad.lanczos_quadrature(lambda v: 0 * v, 50, 5, 2))
+    exact = spectrum(np.zeros((50, 50)))
+    found = conditioning.summary(quad.lanczos_quadrature(lambda v: 0 * v, 50, 5, 2))
     assert exact.index_range == (0, 1)  # all of them may be negative, or none
     assert found._asdict() == exact._asdict() | {"p10_range": (0, 0)}
 
@@ -206,7 +208,7 @@ def test_condition_number_and_index_come_near_and_their_ranges_narrow_around_the
     h = semicircle(800)
     exact, widths = spectrum(h), []
     for order in (20, 80):
-        found = quad.summary(quad.lanczos_quadrature(product_with(h), 800, order, num_vectors=8))
+        found = conditioning.summary(quad.lanczos_quadrature(product_with(h), 800, order, num_vectors=8))
         assert exact.max_abs * (1 - 5e-3) <= found.max_abs <= exact.max_abs * (1 + 1e-12)
         assert found.p10_range[0] * 0.9 < exact.p10_abs < found.p10_range[1] * 1.1
         assert found.p10_range[0] <= found.p10_abs <= found.p10_range[1]
@@ -228,7 +230,7 @@ def test_the_ranges_hold_without_exception_for_the_measure_that_the_starting_vec
             masses = (eigenvectors.T @ d.basis[0]) ** 2
             found = lz.ritz(d)
             of_one = (part[None] for part in (found.values, found.weights, found.error_bounds))
-            s = quad.summary(quad.Quadrature(*of_one, d.rounding))
+            s = conditioning.summary(quad.Quadrature(*of_one, d.rounding))
             by_size = np.argsort(np.abs(eigenvalues))
             tenth = np.abs(eigenvalues)[by_size][np.argmax(np.cumsum(masses[by_size]) >= 0.1)]
             assert s.index_range[0] - 1e-12 <= masses[eigenvalues < 0].sum() <= s.index_range[1] + 1e-12
@@ -239,8 +241,8 @@ def test_the_ranges_hold_without_exception_for_the_measure_that_the_starting_vec
 def test_a_percentile_that_may_lie_beyond_the_largest_node_has_no_upper_end(nodes):
     nodes = np.array([nodes])
     seen = quad.Quadrature(nodes, np.full(nodes.shape, 1 / nodes.size), np.full(nodes.shape, 0.3), 1e-16)
-    assert quad.summary(seen).p10_range == (0, np.inf)
-    assert quad.summary(seen._replace(error_bounds=0 * nodes)).p10_range[1] == nodes.max()
+    assert conditioning.summary(seen).p10_range == (0, np.inf)
+    assert conditioning.summary(seen._replace(error_bounds=0 * nodes)).p10_range[1] == nodes.max()
 
 
 @pytest.mark.parametrize(("dtype", "gap"), [(np.float32, 1e-4), (np.float64, 1e-13)])
@@ -254,13 +256,13 @@ def test_the_error_bounds_hold_where_an_early_stop_meets_eigenvalues_that_lie_cl
 
 def test_a_crowd_at_zero_that_is_not_resolved_shows_as_a_wide_range():
     values = np.append(np.linspace(-1e-3, 1e-3, 180), np.linspace(10, 50, 20))
-    found = quad.summary(quad.lanczos_quadrature(product_with(matrix(values)), 200, 10, num_vectors=2))
+    found = conditioning.summary(quad.lanczos_quadrature(product_with(matrix(values)), 200, 10, num_vectors=2))
     assert found.p10_range[0] == 0 and found.index_range[0] < 0.2 and found.index_range[1] > 0.8
 
 
 def test_a_singular_matrix_has_condition_number_infinity_and_no_negative_zeros():
     h = matrix(SPECTRA["rank deficient"])
-    found = quad.summary(quad.lanczos_quadrature(product_with(h), 40, 40, num_vectors=2))
+    found = conditioning.summary(quad.lanczos_quadrature(product_with(h), 40, 40, num_vectors=2))
     assert found.condition_number == np.inf
     assert found.index == 0
 
@@ -273,7 +275,7 @@ def test_the_ranges_hold_the_shares_of_the_eigenvalues_but_for_one_of_twenty_cas
     for seed in range(60):
         found = quad.lanczos_quadrature(product_with(h), 100, order, num_vectors=1, seed=seed)
         for row, dim in enumerate((100, None)):
-            s = quad.summary(found, dim)
+            s = conditioning.summary(found, dim)
             held[row, 0] += s.index_range[0] <= exact.index <= s.index_range[1]
             held[row, 1] += s.p10_range[0] <= exact.p10_abs <= s.p10_range[1]
             widths.append([np.ptp(s.index_range), np.ptp(s.p10_range)])

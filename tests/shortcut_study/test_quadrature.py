@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from shortcut_study import conditioning
 from shortcut_study.curvature import estimators as hutch
 from shortcut_study.curvature import lanczos as lz
 from shortcut_study.curvature import quadrature as quad
@@ -67,7 +68,7 @@ def test_hutchinson_stops_at_its_tolerance_but_not_before_five_vectors():
 @pytest.mark.parametrize("dim", [50, 1_000])
 def test_the_index_range_is_wider_by_two_standard_errors_of_a_share_of_the_measure(dim):
     """√(2p(1 − p)/((n + 2)k)): the (uᵢᵀv)² of a v on the sphere are Dirichlet(½, …, ½)."""
-    narrow, wide = quad.summary(SEEN), quad.summary(SEEN, dim)
+    narrow, wide = conditioning.summary(SEEN), conditioning.summary(SEEN, dim)
     for low, (inner, outer) in enumerate(zip(narrow.index_range, wide.index_range)):
         error = np.sqrt(2 * inner * (1 - inner) / ((dim + 2) * 3))
         assert abs(outer - inner) == pytest.approx(2 * error) and (outer < inner) is (low == 0)
@@ -82,7 +83,7 @@ def test_the_standard_error_of_a_share_is_that_of_random_vectors():
 
 def test_without_the_dimension_the_ranges_leave_out_or_take_in_the_nodes_at_their_ends():
     """Of the nodes below 0 the last one's weight may lie above, and that of the first above 0 below."""
-    found = quad.summary(SEEN)
+    found = conditioning.summary(SEEN)
     assert found.index_range == pytest.approx((np.mean([0.2, 0.0, 0.1]), np.mean([0.9, 0.6, 0.7])))
     assert found.index == pytest.approx(np.mean([0.5, 0.3, 0.4])) and found.max_abs == 3
     # Sizes 0.1 and 0.2 twice have a third of 0.3 each: halfway through the first at 0.05, through the next at 0.15.
@@ -122,7 +123,7 @@ def test_a_mean_trace_weighs_the_nodes_and_the_extremes_come_with_their_bounds()
 def test_a_tenth_of_the_weight_is_passed_halfway_through_a_node():
     nodes, weights = np.array([[-4.0, 1.0, -2.0, 8.0]]), np.array([[0.3, 0.06, 0.14, 0.5]])
     # Half of 1's weight at 0.03, of 2's at 0.13: a tenth lies 0.7 of the way.
-    assert quad.summary(quad.Quadrature(nodes, weights, 0 * nodes, 0.0)).p10_abs == pytest.approx(1.7)
+    assert conditioning.summary(quad.Quadrature(nodes, weights, 0 * nodes, 0.0)).p10_abs == pytest.approx(1.7)
 
 
 def test_the_percentile_s_range_is_where_a_tenth_may_and_must_have_been_passed():
@@ -136,11 +137,11 @@ def test_the_percentile_s_range_is_where_a_tenth_may_and_must_have_been_passed()
         least = weights[0][ends[0] + 1 : ends[1]].sum()
         low = size if low is None and most >= 0.1 else low
         high = size if high is None and least >= 0.1 else high
-    found = quad.summary(seen)
+    found = conditioning.summary(seen)
     assert found.p10_range[0] in (0.0, low) and found.p10_range[1] == (math.inf if high is None else high)
-    exact = quad.summary(seen._replace(error_bounds=np.full((1, 5), 2e-9)))
+    exact = conditioning.summary(seen._replace(error_bounds=np.full((1, 5), 2e-9)))
     assert math.isfinite(exact.p10_range[1])
-    assert quad.summary(seen._replace(error_bounds=np.full((1, 5), 2.1e-9))).p10_range[1] == found.p10_range[1]
+    assert conditioning.summary(seen._replace(error_bounds=np.full((1, 5), 2.1e-9))).p10_range[1] == found.p10_range[1]
 
 
 @pytest.mark.parametrize("skew", [0.0, 1e-6, 1e-4])
@@ -170,11 +171,11 @@ def test_ritz_bounds_are_the_residual_times_the_last_component_and_the_rounding(
 
 def test_all_eigenvalues_are_summarised_by_their_sizes_signs_and_rounding():
     values = np.array([-5.0, -0.2, -0.01, 0.0, 0.01, 0.1, 3.0, 4.0, 6.0, 8.0, 9.0])
-    found = lz.summarize(values, 0.02)
+    found = conditioning.summarize(values, 0.02)
     assert found[:3] == pytest.approx((9, 0.01, math.inf)) and found.index == pytest.approx(2 / 11)
     assert found.index_range == pytest.approx((2 / 11, 5 / 11))
-    assert lz.summarize(values, 0.009).condition_number == pytest.approx(900)
-    assert lz.summarize(values, 0.01).condition_number == math.inf
+    assert conditioning.summarize(values, 0.009).condition_number == pytest.approx(900)
+    assert conditioning.summarize(values, 0.01).condition_number == math.inf
     assert list(found.columns()) == ["max_abs", "p10_abs", "condition_number", "index"]
 
 
@@ -212,8 +213,8 @@ def test_the_stop_waits_for_as_many_values_as_both_ends_have():
 
 
 def test_the_largest_size_may_be_that_of_a_negative_node():
-    found = quad.summary(SEEN._replace(nodes=-NODES[:, ::-1], weights=WEIGHTS[:, ::-1]))
-    assert found.max_abs == 3 and found.p10_abs == quad.summary(SEEN).p10_abs
+    found = conditioning.summary(SEEN._replace(nodes=-NODES[:, ::-1], weights=WEIGHTS[:, ::-1]))
+    assert found.max_abs == 3 and found.p10_abs == conditioning.summary(SEEN).p10_abs
     assert spectrum(-np.ones((2, 2))).max_abs == pytest.approx(2)
     skewed = 1e6 * np.array([[1.0, 1e-4], [0.0, 1.0]])  # asymmetric by less than a thousandth of its entries
     assert spectrum(skewed).max_abs == pytest.approx(1e6, rel=1e-3)
@@ -228,13 +229,13 @@ def test_the_share_of_an_interval_is_known_but_for_the_nodes_at_its_ends(low, hi
         kept = inside[:-1] if np.isneginf(low) else inside[1:-1]
         least.append(weights[kept].sum())
         most.append(weights[max(first - 1, 0) : last + 2].sum())
-    found = quad._shares(SEEN, low, high)
+    found = conditioning._shares(SEEN, low, high)
     np.testing.assert_allclose(found, [np.mean(least), np.mean(most)], atol=1e-12)
 
 
 def test_what_counts_as_0_is_not_surely_negative():
     nodes, weights = np.array([[-1.0, -1e-13, 1.0]]), np.array([[0.2, 0.5, 0.3]])
-    found = quad.summary(quad.Quadrature(nodes, weights, np.zeros((1, 3)), 1e-12))
+    found = conditioning.summary(quad.Quadrature(nodes, weights, np.zeros((1, 3)), 1e-12))
     assert found.index == pytest.approx(0.2) and found.index_range == pytest.approx((0, 1))
     skewed = np.array([[-5.0, -1.0], [-1.003, -5.0]])  # by less than a thousandth of 5
     assert spectrum(skewed).max_abs == pytest.approx(6, rel=1e-3)
@@ -244,7 +245,8 @@ def test_a_density_has_no_fewer_than_four_points_a_width_and_no_share_is_above_1
     assert len(quad.density(SEEN, 0.0123).grid) == math.ceil(4 * (5 + 12 * 0.0123) / 0.0123)
     nodes, weights = np.array([[-2.0, -1.0, -0.5, 1.0, 2.0]]), np.array([[0.3, 0.3, 0.3, 0.05, 0.05]])
     seen = quad.Quadrature(nodes, weights, 0 * nodes, 1e-12)
-    assert quad.summary(seen).index_range[1] == pytest.approx(0.95) and quad.summary(seen, 5).index_range[1] == 1
+    assert conditioning.summary(seen).index_range[1] == pytest.approx(0.95)
+    assert conditioning.summary(seen, 5).index_range[1] == 1
 
 
 def test_the_stop_waits_for_the_slower_end():

@@ -1,52 +1,18 @@
-"""The floating type in which a Keras model computes: another one for a while, or a copy of the model in another one."""
+"""A copy of a Keras model whose layers compute in another floating type."""
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import keras
 import numpy as np
-from keras.src.backend.common.dtypes import BIT64_TO_BIT32_DTYPE
 
 HALF = "float16", "bfloat16"
 TOLERANCE = 1e-3  # of the largest |output| of a copy: far above rounding, far below the difference of another network
 
 
-@contextlib.contextmanager
-def computing_in(model: keras.Model, dtype: str) -> Iterator[None]:
-    """Opens a context in which a model's layers, inputs and floating variables say that they are of a type.
-
-    Values of that type that a StatelessScope maps to the variables then pass through the model without a cast, as those
-    of a model that was made in that type. The variables' own values stay as they are.
-    """
-    changes: list[tuple[Any, str, Any]] = []
-    for layer in model._flatten_layers():
-        # What Keras computes again to save memory fails in a tf.function, and is the same function.
-        changes.append((layer, "_remat_mode", None))
-        if layer.dtype_policy.quantization_mode is None:
-            changes.append((layer, "_dtype_policy", keras.dtype_policies.DTypePolicy(dtype)))
-        graph = getattr(layer, "_functional", layer)  # that of a sequential model
-        inputs = [layer] if isinstance(layer, keras.layers.InputLayer) else getattr(graph, "_inputs", None) or []
-        changes += [(x, "_dtype", dtype) for x in inputs if "float" in x.dtype]  # to which they are cast
-    changes += [(variable, "_dtype", dtype) for variable in model.variables if "float" in variable.dtype]
-    before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
-    narrowed = BIT64_TO_BIT32_DTYPE["float64"]
-    try:
-        # But on TensorFlow, tanh and other operations of Keras would compute float64 in float32.
-        BIT64_TO_BIT32_DTYPE["float64"] = "float64" if dtype == "float64" else narrowed
-        for owner, name, value in changes:
-            object.__setattr__(owner, name, value)  # not Keras's own, which tracks what it is given
-        yield
-    finally:
-        BIT64_TO_BIT32_DTYPE["float64"] = narrowed
-        for owner, name, value in before:
-            object.__setattr__(owner, name, value)
-
-
 def with_dtype(model: keras.Model, dtype: str) -> keras.Model:
     """Returns a copy of a functional or sequential model whose layers compute, and keep their weights, in one type.
 
-    Hessians need none: `Hessian(model, …, dtype="float64")`. ONNX Runtime takes no network in mixed precision.
+    `curvature.Hessian(…, dtype="float64")` needs none. ONNX Runtime takes no network in mixed precision.
     ValueError names a class that Keras cannot copy, or whose copy computes something else or stays in another type.
     """
     try:
