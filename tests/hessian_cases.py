@@ -82,6 +82,12 @@ def two_outputs(structure):
     return keras.Model(first, structure(layers.Dense(3, name="classes")(h), layers.Dense(2, name="numbers")(h)))
 
 
+def with_whole_numbers():
+    first = keras.Input((4,))
+    z = layers.Dense(3)(hidden()(first))
+    return keras.Model(first, {"z": z, "class": layers.Lambda(lambda z: ops.argmax(z, -1))(z)})
+
+
 class OwnModel(keras.Model):
     def __init__(self):
         super().__init__()
@@ -307,6 +313,13 @@ CASES = {
         X,
         [CLASSES, TARGETS[:, :2]],
         lambda: {"loss": {"classes": logits(), "numbers": "mse"}, "loss_weights": {"classes": 1.0, "numbers": 0.5}},
+        {"gauss_newton": True},
+    ),
+    "an output of whole numbers": (
+        with_whole_numbers,
+        X,
+        {"z": CLASSES},
+        lambda: {"loss": {"z": logits()}},
         {"gauss_newton": True},
     ),
     "an own class": (OwnModel, X, CLASSES, dict),

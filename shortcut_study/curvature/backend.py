@@ -134,7 +134,7 @@ class Backend:
 
         def outputs_of(w: Any) -> list:
             with objective.at(w, others):
-                return keras.tree.flatten(objective.outputs(x))
+                return [keras.ops.cast(z, self.dtype) for z in keras.tree.flatten(objective.outputs(x))]
 
         def loss_of(outputs: list) -> Any:
             with objective.at(w, others):

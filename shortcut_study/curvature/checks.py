@@ -169,6 +169,9 @@ def _check_objective(backend: Backend, is_default: bool) -> list[Sum]:
 
 def _share(objective: Objective) -> float:
     """Returns the largest difference, as a share, between a model in its own types and in the objective's."""
+    own = "float64" if "float64" in {variable.dtype for variable in objective.model.trainable_variables} else "float32"
+    if objective.draws and own != objective.dtype:  # then of other random numbers
+        return math.inf
     is_half = any(layer.compute_dtype in HALF for layer in objective.model._flatten_layers())
     return SAME_IN_HALF if is_half else SAME["float32"]
 
@@ -183,10 +186,9 @@ def _check_derivatives(backend: Backend, few: Examples, scales: np.ndarray, is_h
     w = np.array(convert_to_numpy(here), float)
     sizes = np.concatenate([np.full(a.size, np.sqrt(np.mean(a**2)) or 0.1) for a in parts_of(w, variables)])
     noise, u, v = np.random.default_rng(0).standard_normal((3, len(w))) * sizes
-    draws = backend.objective.training and any("seed_generator" in variable.path for variable in model.variables)
     # Another type draws other random numbers. Constants of a layer's own may be of the model's type alone.
     try:
-        of = ours if draws else backend.over(few, scales, "float64")
+        of = ours if backend.objective.draws else backend.over(few, scales, "float64")
         point, gradient = _generic_point(of, w, noise)
     except (TypeError, ValueError):
         of = ours

@@ -18,8 +18,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from identity_matters.fields import require
+from identity_matters.runs.kept_products import digest
 from shortcut_study.curvature.lanczos import Ritz, lanczos, ritz
-from shortcut_study.curvature.watched import Watched, digest
+from shortcut_study.curvature.watched import Watched
 from shortcut_study.figures.spectrum import landscape_figure
 
 ORDER, TOLERANCE = 60, 1e-3  # of the iteration that finds two eigenvalues: most steps, and their largest error

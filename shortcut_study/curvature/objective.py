@@ -52,6 +52,11 @@ class Objective(NamedTuple):
         with computing_in(self.model, self.dtype), keras.StatelessScope(values, collect_losses=True) as scope:
             yield scope
 
+    @property
+    def draws(self) -> bool:
+        """Whether random numbers take part, which are others in another type."""
+        return self.training and any("seed_generator" in variable.path for variable in self.model.variables)
+
     def outputs(self, x: Any) -> Any:
         """Returns the model's outputs, in the structure in which it gives them."""
         return self.model(x, training=self.training)

@@ -1,15 +1,9 @@
 """Products of an operator that a bar counts and a folder keeps, of the whole matrix or of blocks of it.
 
-    PATH/problem.json                 digests of the weights, the examples, the loss and the matrix
-    PATH/VECTOR-PRODUCT.npy           a product; the digests of its vector and of itself
-
-A call that goes on asks for the same vectors, bit by bit, and finds their products by a digest; where an iteration
+A call that goes on asks for the same vectors, bit by bit, and finds their products in the folder; where an iteration
 rounds otherwise, as on another machine, the rest is computed anew.
 """
 
-import hashlib
-import json
-import math
 import os
 import sys
 import time
@@ -18,98 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from identity_matters.fields import require
-from identity_matters.runs.files import replacing
+from identity_matters.runs.kept_products import KeptProducts
 
-PROBLEM = "problem.json"
-ROUNDING = {"float32": 1e-5, "float64": 1e-12}  # of a product's norm, on other devices or threads
-LONG_SECONDS = 600
-
-
-class KeptProducts:
-    """A folder in which each product is as soon as it is finished, so that it is not computed again.
-
-    The problem is what the products depend on besides the vector: lists of arrays and text, by what they are. Rounding
-    is that of a product, as a share of it, where that is known.
-    """
-
-    def __init__(self, path: str | os.PathLike, problem: dict[str, list], rounding: float = 0.0) -> None:
-        self._path, self._problem = os.fspath(path), {name: digest(parts) for name, parts in problem.items()}
-        self._rounding, self._files = 10 * rounding if math.isfinite(rounding) else 0.0, {}
-        folder = os.path.dirname(os.path.abspath(path))
-        require(os.path.isdir(folder), f"path {path} cannot be written: there is no folder {folder}")
-        if os.path.lexists(path) and not (os.path.isdir(path) and not os.listdir(path)):
-            self._files = self._find()
-        self._is_checked = not self._files
-
-    def of(self, mvp_fn: Callable, name: str = "", on_found: Callable = lambda: None) -> Callable:
-        """Returns mvp_fn(v [dim]) -> Hv [dim] of a named matrix, which computes no product that is in the folder.
-
-        But the first, as digests say little of what a model and a loss compute: ValueError where it is another.
-        """
-
-        def product(vector: np.ndarray) -> np.ndarray:
-            key = digest([name, np.asarray(vector)])
-            found = self._read(key, np.shape(vector))
-            if found is None:
-                self._write(key, found := np.ascontiguousarray(mvp_fn(vector)))
-            elif self._is_checked:
-                on_found()
-            else:
-                difference, size = np.linalg.norm(found - mvp_fn(vector)), np.linalg.norm(found)
-                is_same = difference <= max(ROUNDING[found.dtype.name], self._rounding) * size
-                self._require_same(is_same, "loss, or of another model or type")
-                self._is_checked = True
-            return found
-
-        return product
-
-    def _find(self) -> dict[str, str]:
-        try:
-            names = os.listdir(self._path)
-            with open(os.path.join(self._path, PROBLEM), encoding="utf-8") as file:
-                digests = dict(json.load(file))
-        except (OSError, ValueError, TypeError) as error:
-            advice = "remove it, or give another path"
-            raise ValueError(f"{self._path} is not a folder of Hessian products: {advice}") from error
-        for name in self._problem | digests:
-            self._require_same(digests.get(name) == self._problem.get(name), name)
-        return dict(name.removesuffix(".npy").split("-") for name in names if name.endswith(".npy"))
-
-    def _require_same(self, is_same: bool, what: str) -> None:
-        advice = " (a data set that shuffles: reshuffle_each_iteration=False)" if what == "examples" else ""
-        require(is_same, f"{self._path} holds products of other {what}{advice}; remove it, or give another path")
-
-    def _read(self, key: str, shape: tuple) -> np.ndarray | None:
-        try:
-            content = self._files[key]
-            found = np.load(os.path.join(self._path, f"{key}-{content}.npy"), allow_pickle=False)
-        except (KeyError, OSError, ValueError):
-            return None
-        return found if found.shape == shape and digest([found]) == content else None
-
-    def _write(self, key: str, product: np.ndarray) -> None:
-        os.makedirs(self._path, exist_ok=True)
-        if not os.path.exists(problem := os.path.join(self._path, PROBLEM)):
-            with replacing(problem) as temporary, open(temporary, "w", encoding="utf-8") as file:
-                json.dump(self._problem, file)
-        self._files[key] = digest([product])
-        name = os.path.join(self._path, f"{key}-{self._files[key]}.npy")
-        with replacing(name) as temporary, open(temporary, "wb") as binary:
-            # As np.save does, whose error on a full disk does not say that it is full.
-            np.lib.format.write_array_header_1_0(binary, np.lib.format.header_data_from_array_1_0(product))
-            binary.write(product.data)
-
-
-def digest(parts: list[np.ndarray | str]) -> str:
-    """Returns a digest of arrays, with their shapes and types, and of text, in their order."""
-    found = hashlib.blake2b(digest_size=12)
-    for part in parts:
-        if isinstance(part, np.ndarray):
-            found.update(f"{part.shape} {part.dtype}\n".encode())
-        found.update(part.encode() if isinstance(part, str) else np.ascontiguousarray(part).tobytes())
-        found.update(b"\0")
-    return found.hexdigest()
+LONG_SECONDS = 600  # of all products, at most, without a note
 
 
 class Watched:

@@ -12,12 +12,12 @@ import tqdm
 from hessian_cases import logits
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from identity_matters.runs.kept_products import KeptProducts
 from shortcut_study import curvature
 from shortcut_study.curvature import quadrature, report
 from shortcut_study.curvature.callback import HessianCallback, eigenvalue_levels
 from shortcut_study.curvature.model_spectrum import parts
 from shortcut_study.curvature.quadrature import deflated_quadrature
-from shortcut_study.curvature.watched import KeptProducts
 
 RNG = np.random.default_rng(0)
 X, CLASSES = RNG.standard_normal((12, 4)).astype(np.float32), RNG.integers(0, 3, 12)

@@ -206,6 +206,14 @@ def test_mixed_precision_and_half_precision_are_measured_in_float32():
         assert mixed.layers[0].compute_dtype == "bfloat16"
 
 
+def test_dropout_has_one_mask_in_another_type_too():
+    model = sequential(hidden(8), keras.layers.Dropout(0.5, seed=1), keras.layers.Dense(3))
+    h = curvature.Hessian(model, X, CLASSES, training=True, dtype="float64")
+    v = np.random.default_rng(0).standard_normal(h.shape[0])
+    differences = (h.gradient_at(1e-5 * v) - h.gradient_at(-1e-5 * v)) / 2e-5
+    np.testing.assert_allclose(h @ v, differences, atol=1e-7 * np.abs(differences).max())
+
+
 def test_whole_numbers_stay_what_they_are_beyond_those_of_float32():
     make, ids, labels, *_ = CASES["large whole numbers"]
     model = make()
