@@ -172,14 +172,15 @@ class Spectra:
         accuracy["path"] = os.path.join(self._run_dir, prefix + PRODUCTS)
 
         def spectrum(h: "Hessian") -> list[dict]:
-            from shortcut_study.curvature.report import quadrature_rows
+            from shortcut_study.figures.spectrum import quadrature_rows
 
             return quadrature_rows(h.spectrum(**accuracy).quadrature)
 
         def density(_: Progress) -> list[dict]:
-            from shortcut_study.curvature import quadrature, report
+            from shortcut_study.curvature import quadrature
+            from shortcut_study.figures import spectrum
 
-            return report.density_rows(quadrature.density(report.quadrature_from_rows(read_rows(results))))
+            return spectrum.density_rows(quadrature.density(spectrum.quadrature_from_rows(read_rows(results))))
 
         def of_parts(groups: str) -> Callable[["Hessian"], list[dict]]:
             return lambda h: h.per_layer(groups, **accuracy).rows
@@ -248,7 +249,8 @@ def main(config: SpectrumConfig, run_dir: str) -> int:
 
 def _texts(tables: list[list[dict]], count: int, dim: int) -> list[str]:
     """Returns the spectrum of `dim` weights and the tables of layers and blocks, in words."""
-    from shortcut_study.curvature.report import parts_table, quadrature_from_rows, report
+    from shortcut_study.curvature.report import parts_table, report
+    from shortcut_study.figures.spectrum import quadrature_from_rows
 
     results, _, *parts = tables
     return [report(quadrature_from_rows(results), count, dim), *("\n" + parts_table(rows) for rows in parts)]

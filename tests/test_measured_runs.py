@@ -14,7 +14,7 @@ from identity_matters.fields import from_json
 from identity_matters.runs.tables import read_rows
 from launch import config_flags, near_identity, plot, train
 from shortcut_study.curvature.quadrature import mean_eigenvalue
-from shortcut_study.curvature.report import quadrature_from_rows
+from shortcut_study.figures.spectrum import quadrature_from_rows
 from tests import measured_runs
 
 ROOT = pathlib.Path(__file__).parents[1]

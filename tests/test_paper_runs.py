@@ -11,7 +11,7 @@ from scipy.stats import spearmanr
 
 from identity_matters.runs.tables import read_metrics, read_rows
 from shortcut_study.curvature.quadrature import mean_eigenvalue
-from shortcut_study.curvature.report import quadrature_from_rows
+from shortcut_study.figures.spectrum import quadrature_from_rows
 
 DOCS = pathlib.Path(__file__).parents[1] / "docs"
 PAGE = " ".join((DOCS / "papers" / "hardt_ma.md").read_text().split())

@@ -4,17 +4,18 @@
     E[vᵀ H v] = tr H,  E[v ∘ Hv] = diag H         hutchinson; the entries of v are ±1, each with probability ½
     mean ± t_(0.975, k − 1) s/√k                  confidence: Student's t, as s is estimated from the same k vectors
 
-    equations, Ω [n, k] random, Q R = HΩ                                 code: xtrace
+    equations, Ω [n, k] random, Q R = HΩ                                 code: xtrace, xdiag
     tᵢ = tr QᵢᵀHQᵢ + (n − k + 1) vᵀHv / vᵀv,  v = (I − QᵢQᵢᵀ) ωᵢ         the estimates; Qᵢ spans HΩ without column i
+    dᵢ = diag QᵢQᵢᵀH + ωᵢ ∘ (I − QᵢQᵢᵀ)Hωᵢ                               those of the diagonal; entries of ωᵢ ±1
     QᵢQᵢᵀ = Q (I − sᵢsᵢᵀ) Qᵀ,  sᵢ ∝ column i of R⁻ᵀ                      so that no column costs a product of its own
 
 Sources: Hutchinson (1990) for the trace, where the variance of vᵀHv is 2 Σ_{i≠j} H_ij², so that a diagonal matrix needs
 one vector; Bekas, Kokiopoulou & Saad (2007) for the diagonal, without their division, as (±1)² = 1; Epperly, Tropp &
-Webber (2024) for XTrace, exact on a low-rank part. By as many products it errs less than Hutch++, and far less than
-Hutchinson's estimator where few eigenvalues hold the trace; where all are alike, 1.5 times as much as the latter.
+Webber (2024) for XTrace and XDiag, exact on a low-rank part. By as many products they err less than Hutch++, and far
+less than Hutchinson's estimators where few eigenvalues hold the matrix; where all are alike, 1.5 to 2 times as much.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -40,14 +41,14 @@ def standard_error(samples: ArrayLike) -> np.ndarray:
     return np.full(samples.shape[1:], np.nan) if is_one else samples.std(0, ddof=1) / np.sqrt(len(samples))
 
 
-class Hutchinson(NamedTuple):
-    """Trace, and diagonal [dim] in float64, with 95 % errors by Student's t (NaN for one vector)."""
+class Diagonal(NamedTuple):
+    """Trace, and diagonal [dim] in float64, with 95 % errors by Student's t (NaN for one estimate)."""
 
     trace: float
     trace_error: float
     diagonal: np.ndarray
     diagonal_error: np.ndarray
-    num_vectors: int
+    num_vectors: int  # that the matrix was multiplied with
 
     def __str__(self) -> str:
         trace = f"trace {self.trace:.4g} ± {self.trace_error:.2g} (95 % interval)"
@@ -57,7 +58,7 @@ class Hutchinson(NamedTuple):
 
 def hutchinson(
     mvp_fn: Callable, dim: int, num_vectors: int, seed: int = 0, tolerance: float = 0.0, dtype: type = np.float64
-) -> Hutchinson:
+) -> Diagonal:
     """Returns the trace and the diagonal of a symmetric matrix, estimated from at most num_vectors products.
 
     >>> matrix = np.array([[2.0, 1.0], [1.0, 3.0]])
@@ -71,12 +72,39 @@ def hutchinson(
     require(min(num_vectors, dim) >= 1, f"num_vectors and dim must be at least 1, got {num_vectors}, {dim}")
     require(tolerance >= 0, f"tolerance must be at least 0, got {tolerance}")
     random = np.random.default_rng(seed)
-    mean, squares = np.zeros(dim), np.zeros(dim)  # of the estimates of the diagonal; Welford's recurrence
-    traces = []
-    for count in range(1, num_vectors + 1):
-        vector = np.where(random.random(dim) < 0.5, -1, 1).astype(dtype)
-        estimate = vector * multiplied(mvp_fn, vector).astype(np.float64)
-        traces.append(estimate.sum())
+    vectors = (np.where(random.random(dim) < 0.5, -1, 1).astype(dtype) for _ in range(num_vectors))
+    return _mean((v * multiplied(mvp_fn, v).astype(np.float64) for v in vectors), dim, tolerance)
+
+
+def xdiag(
+    mvp_fn: Callable, dim: int, num_products: int, seed: int = 0, tolerance: float = 0.0, dtype: type = np.float64
+) -> Diagonal:
+    """Returns the same as `hutchinson`, by XDiag: from at least 4 products, from as many as dimensions exactly.
+
+    >>> found = xdiag(lambda v: np.array([3.0, 1.0, 0.5, 0.5]) * v, 4, 8)
+    >>> found.diagonal.round(12).tolist(), found.num_vectors
+    ([3.0, 1.0, 0.5, 0.5], 4)
+
+    Memory is 2 · num_products · dim numbers. The tolerance is not used: all products are needed for the first estimate.
+    """
+    require(num_products >= 4, f"num_vectors must be at least 4, got {num_products}")
+    if dim <= num_products:
+        exact = np.array([multiplied(mvp_fn, v)[i] for i, v in enumerate(np.eye(dim, dtype=dtype))], np.float64)
+        return Diagonal(float(exact.sum()), 0.0, exact, np.zeros(dim), dim)
+    random = np.random.default_rng(seed)
+    sketch = _sketch(mvp_fn, np.where(random.random((num_products // 2, dim)) < 0.5, -1, 1).astype(dtype))
+    omega, images, q, of_q, s, t = sketch
+    ranges = np.einsum("nj,jn->n", q, of_q, dtype=np.float64)  # diag QQᵀH
+    without = ((v, hv, q @ of, of @ of_q, q @ along, of @ along) for v, hv, of, along in zip(omega, images, s.T, t.T))
+    estimates = (ranges - u * hu + v * (hv - qt + u * st) for v, hv, u, hu, qt, st in without)
+    return _mean(estimates, dim)._replace(num_vectors=2 * len(omega))
+
+
+def _mean(estimates: Iterable[np.ndarray], dim: int, tolerance: float = 0.0) -> Diagonal:
+    """Returns the mean of estimates [dim] of a diagonal, ended by a tolerance of the trace."""
+    mean, squares, traces = np.zeros(dim), np.zeros(dim), []  # Welford's recurrence
+    for count, estimate in enumerate(estimates, 1):
+        traces.append(estimate.sum(dtype=np.float64))
         change = estimate - mean
         mean += change / count
         squares += change * (estimate - mean)
@@ -84,7 +112,7 @@ def hutchinson(
         if tolerance and count >= FEWEST and error <= tolerance * abs(np.mean(traces)):
             break
     diagonal_error = confidence(count) * np.sqrt(squares / max(count - 1, 1) / count)
-    return Hutchinson(float(np.mean(traces)), error, mean, diagonal_error, count)
+    return Diagonal(float(np.mean(traces)), error, mean, diagonal_error, count)
 
 
 class Trace(NamedTuple):
@@ -109,16 +137,12 @@ def xtrace(mvp_fn: Callable, dim: int, num_products: int = 60, seed: int = 0, dt
     """
     require(num_products >= 4, f"num_products must be at least 4, got {num_products}")
     if dim <= num_products:
-        units = (np.eye(1, dim, i, dtype=dtype)[0] for i in range(dim))
-        return Trace(float(sum(multiplied(mvp_fn, unit)[i] for i, unit in enumerate(units))), 0.0, dim)
+        return Trace(xdiag(mvp_fn, dim, num_products, dtype=dtype).trace, 0.0, dim)
     k = num_products // 2
     omega = np.random.default_rng(seed).standard_normal((k, dim), dtype)  # vectors in rows: each is contiguous
     omega *= (np.sqrt(dim) / np.linalg.norm(omega, axis=1)).astype(dtype)[:, None]
-    images = np.stack([multiplied(mvp_fn, vector) for vector in omega]).astype(dtype)
-    q, r = np.linalg.qr(images.T)
-    of_q = np.stack([multiplied(mvp_fn, vector) for vector in np.ascontiguousarray(q.T)]).astype(dtype)
-    w, t, h = (np.asarray(of, np.float64) for of in (q.T @ omega.T, of_q @ omega.T, of_q @ q))
-    s = _left_out(np.asarray(r, np.float64))
+    omega, images, q, of_q, s, t = _sketch(mvp_fn, omega)
+    w, h = (np.asarray(of, np.float64) for of in (q.T @ omega.T, of_q @ q))
     sigma = np.sum(s * w, 0)
     rest = w - s * sigma  # what ωᵢ has along Qᵢ, in the basis Q
     along = np.array([np.dot(vector, image) for vector, image in zip(omega, images)], np.float64)
@@ -126,6 +150,14 @@ def xtrace(mvp_fn: Callable, dim: int, num_products: int = 60, seed: int = 0, dt
     sizes = dim - np.sum(w**2, 0) + sigma**2
     estimates = np.trace(h) - np.sum(s * (h @ s), 0) + (dim - k + 1) * curved / sizes
     return Trace(float(estimates.mean()), float(confidence(k) * standard_error(estimates)), 2 * k)
+
+
+def _sketch(mvp_fn: Callable, omega: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Returns Ω and HΩ [k, dim], Q [dim, k] and HQ [k, dim], vectors in rows but for Q; S and T = QᵀHΩ, float64."""
+    images = np.stack([multiplied(mvp_fn, vector) for vector in omega]).astype(omega.dtype)
+    q, r = np.linalg.qr(images.T)
+    of_q = np.stack([multiplied(mvp_fn, vector) for vector in np.ascontiguousarray(q.T)]).astype(omega.dtype)
+    return omega, images, q, of_q, _left_out(np.asarray(r, np.float64)), np.asarray(of_q @ omega.T, np.float64)
 
 
 def _left_out(r: np.ndarray) -> np.ndarray:

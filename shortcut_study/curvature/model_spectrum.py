@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from identity_matters.fields import require
 from shortcut_study.curvature import report
 from shortcut_study.curvature.quadrature import Quadrature, density, extreme_eigenvalues, mean_eigenvalue
-from shortcut_study.figures.spectrum import parts_figure, spectrum_figure
+from shortcut_study.figures import spectrum as figures
 
 RESIDUAL_BLOCK = re.compile(r"^stage\d+_block\d+")
 NUM_PRINTED = 3  # eigenvalues at either end
@@ -56,8 +56,8 @@ class ModelSpectrum(NamedTuple):
 
     def plot(self, title: str = "") -> Figure:
         """Returns a Matplotlib figure of the density of the eigenvalues, the extreme ones marked."""
-        rows = report.quadrature_rows(self.quadrature)
-        return spectrum_figure(rows, report.density_rows(density(self.quadrature)), title)
+        rows = figures.quadrature_rows(self.quadrature)
+        return figures.spectrum_figure(rows, figures.density_rows(density(self.quadrature)), title)
 
 
 class PartSpectra(NamedTuple):
@@ -70,7 +70,7 @@ class PartSpectra(NamedTuple):
 
     def plot(self) -> Figure:
         """Returns a Matplotlib figure of the extreme eigenvalues and the traces."""
-        return parts_figure(self.rows)
+        return figures.parts_figure(self.rows)
 
 
 def parts(model: keras.Model, groups: Groups = "layer") -> dict[str, np.ndarray]:

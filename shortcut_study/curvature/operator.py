@@ -22,7 +22,7 @@ import scipy.sparse.linalg
 from identity_matters.errors import explaining
 from identity_matters.fields import require
 from shortcut_study.curvature import checks
-from shortcut_study.curvature.estimators import Hutchinson, Trace, hutchinson, xtrace
+from shortcut_study.curvature.estimators import Diagonal, Trace, hutchinson, xdiag, xtrace
 from shortcut_study.curvature.examples import Examples, gathered
 from shortcut_study.curvature.landscapes import Landscape, losses_around
 from shortcut_study.curvature.model_spectrum import Groups, ModelSpectrum, PartSpectra, part_row, parts, positions
@@ -32,6 +32,7 @@ from shortcut_study.curvature.watched import Watched
 
 BACKENDS = {name: f"shortcut_study.curvature.{name}_backend" for name in ("tensorflow", "jax", "torch")}
 PRECISIONS = "highest", "high", "default"
+DIAGONALS = {"hutchinson": hutchinson, "xdiag": xdiag}
 Path = str | os.PathLike | None
 
 
@@ -201,12 +202,25 @@ class Hessian:
         return found._replace(heading=f"{heading}, {watched.num_products} Hessian-vector products")
 
     def diagonal(
-        self, *, num_vectors: int = 100, path: Path = None, progress: bool = True, **accuracy: float
-    ) -> Hutchinson:
-        """Returns the diagonal and the trace, with errors, by Hutchinson's estimator: see `hutchinson`."""
+        self,
+        *,
+        num_vectors: int = 100,
+        method: str = "hutchinson",
+        path: Path = None,
+        progress: bool = True,
+        **accuracy: float,
+    ) -> Diagonal:
+        """Returns the diagonal and the trace, with errors, from at most num_vectors products.
+
+        Args:
+          method: "hutchinson"; or "xdiag" (Epperly, Tropp & Webber 2024), which errs less where few eigenvalues hold
+            most of the matrix, more where all are alike, and holds 2 · num_vectors · dim numbers.
+          path, progress, **accuracy: As for `spectrum`; seed, tolerance, as for `estimators.hutchinson`.
+        """
+        require(method in DIAGONALS, f"method must be one of {', '.join(DIAGONALS)}, got {method!r}")
         with Watched(self, path, progress) as watched:
             watched.plan("", num_vectors)
-            found = hutchinson(watched.product(), self.shape[0], num_vectors, dtype=self.dtype, **accuracy)
+            found = DIAGONALS[method](watched.product(), self.shape[0], num_vectors, dtype=self.dtype, **accuracy)
             watched.plan("", found.num_vectors, is_final=True)
         return found
 
@@ -276,7 +290,7 @@ def spectrum(model: keras.Model, x: Any, y: Any = None, loss: Any = None, **opti
     return _measured("spectrum", model, x, y, loss, options)
 
 
-def diagonal(model: keras.Model, x: Any, y: Any = None, loss: Any = None, **options: Any) -> Hutchinson:
+def diagonal(model: keras.Model, x: Any, y: Any = None, loss: Any = None, **options: Any) -> Diagonal:
     """Returns the diagonal of the Hessian of a model, and its trace: Hessian(model, x, y, loss, …).diagonal(…)."""
     return _measured("diagonal", model, x, y, loss, options)
 

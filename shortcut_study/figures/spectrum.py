@@ -1,16 +1,48 @@
-"""Figures of a Hessian: its spectrum and those of its parts, from rows of `curvature.report` alone; a landscape."""
+"""Figures of a Hessian, its spectrum and those of its parts, from rows of CSV files alone; these rows; a landscape."""
 
 import numpy as np
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from shortcut_study.curvature.estimators import confidence
-from shortcut_study.curvature.quadrature import extreme_eigenvalues
-from shortcut_study.curvature.report import quadrature_from_rows
+from shortcut_study.curvature.quadrature import Density, Quadrature, extreme_eigenvalues
 
 NUM_MARKED = 3  # eigenvalues at either end
 NUM_LEVELS, WIDE = 12, 30  # of contours; on a logarithmic scale where the largest loss is so many times the least
+_COLUMNS = ("eigenvalue", "weight", "error_bound")
 _ENDS = {"largest": ("C3", "v"), "smallest": ("C2", "D")}  # colours and markers
+
+
+def quadrature_rows(quadrature: Quadrature) -> list[dict]:
+    """Returns a row for each known eigenvalue, vector −1, for each Ritz value of a vector, and for each probe."""
+    nodes, weights, bounds, rounding, known, known_bounds, probes = quadrature
+    columns = [[-1, known, np.full(len(known), quadrature.known_weight), known_bounds]]
+    columns += [[vector, *row] for vector, row in enumerate(zip(nodes, weights, bounds))]
+    columns += [[len(nodes) + i, [mean], [1.0], [np.nan]] for i, mean in enumerate(probes)]
+    return [
+        {"vector": vector} | dict(zip(_COLUMNS, map(float, row))) | {"rounding": rounding}
+        for vector, *rows in columns
+        for row in zip(*rows)
+    ]
+
+
+def density_rows(density: Density) -> list[dict]:
+    """Returns one row a point of the grid: eigenvalue, density, standard_error."""
+    return [dict(zip(("eigenvalue", "density", "standard_error"), map(float, row))) for row in zip(*density)]
+
+
+def quadrature_from_rows(rows: list[dict]) -> Quadrature:
+    """Returns the quadrature that `quadrature_rows` made rows of; a probe is a vector without an error bound."""
+    numbers = np.array([[float(row[name]) for name in ("vector", *_COLUMNS)] for row in rows])
+    vectors = [numbers[numbers[:, 0] == vector, 1:].T for vector in np.unique(numbers[:, 0]) if vector >= 0]
+    known = numbers[numbers[:, 0] < 0, 1:].T
+    whole = [vector for vector in vectors if not np.isnan(vector[2]).any()]
+    probes = np.array([vector[0, 0] for vector in vectors[len(whole) :]])
+    nodes = np.stack(whole, axis=1) if whole else np.zeros((3, 1, 0))
+    # A table has seven digits, fewer than the share of one eigenvalue in millions needs: the known ones keep theirs.
+    if nodes.size:
+        nodes[1] *= (1 - known[1].sum()) / nodes[1].sum(axis=1, keepdims=True)
+    return Quadrature(*nodes, max(float(row["rounding"]) for row in rows), known[0], known[2], probes)
 
 
 def spectrum_figure(rows: list[dict], density: list[dict], title: str = "") -> Figure:

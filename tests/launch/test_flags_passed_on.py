@@ -25,7 +25,7 @@ EXAMPLES = {
 }
 SPECTRUM = EXAMPLES | {
     "shortcut_study.curvature.Hessian": ...,
-    "shortcut_study.curvature.report.quadrature_rows": [],
+    "shortcut_study.figures.spectrum.quadrature_rows": [],
     "shortcut_study.curvature.checks.without_averages": [],
     "launch.hessian_spectrum.num_weights": 12,
     "launch.hessian_spectrum._texts": ["text"],

@@ -23,7 +23,8 @@ from identity_matters.runs.tables import read_rows
 from launch import hessian_spectrum, launcher, trained_run
 from launch.hessian_spectrum import SpectrumConfig
 from shortcut_study import curvature
-from shortcut_study.curvature import quadrature, report
+from shortcut_study.curvature import quadrature
+from shortcut_study.figures.spectrum import quadrature_from_rows
 
 
 @pytest.fixture
@@ -85,7 +86,7 @@ def test_the_eigenvalues_it_finds_are_those_that_arpack_finds_in_float64(tiny_sp
 
     operator = LinearOperator((1188, 1188), lambda v: product(tf.constant(v)).numpy(), dtype=np.float64)
     exact = eigsh(operator, k=3, which="LA", tol=1e-4, return_eigenvectors=False)[::-1]
-    found = report.quadrature_from_rows(read(tiny_spectrum)[0])
+    found = quadrature_from_rows(read(tiny_spectrum)[0])
     values, bounds = quadrature.extreme_eigenvalues(found, 3)
     assert (np.abs(values - exact) <= bounds + 1e-6 * exact[0]).all()
     assert bounds[0] < 0.05 * exact[0]

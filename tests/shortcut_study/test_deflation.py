@@ -8,8 +8,9 @@ from shortcut_study import conditioning
 from shortcut_study.curvature import estimators as hutch
 from shortcut_study.curvature import lanczos as lz
 from shortcut_study.curvature import quadrature as quad
-from shortcut_study.curvature import report
 from shortcut_study.curvature.quadrature import deflated_quadrature
+from shortcut_study.curvature.report import report
+from shortcut_study.figures import spectrum as figures
 
 OUTER = np.array([-0.6, -0.5, 0.9, 1.5, 2.0, 3.0, 5.0, 10.0])
 VALUES = np.append(0.05 * np.random.default_rng(0).standard_normal(1992), OUTER)
@@ -118,7 +119,7 @@ def test_a_matrix_of_no_more_rows_than_steps_is_known_whole():
     np.testing.assert_allclose(quadrature.known, np.sort(values), atol=1e-12)
     assert quadrature.nodes.shape == (1, 0) and vectors.shape == (21, 21)
     assert quad.mean_eigenvalue(quadrature) == (pytest.approx(values.mean()), 0.0)
-    text = report.report(quadrature, 2, 21)
+    text = report(quadrature, 2, 21)
     assert "trace: 89 ± " in text and "of all 21 eigenvalues" in text and "index: 9.52%" in text
 
 
@@ -154,8 +155,8 @@ def test_rows_of_a_table_say_all_of_a_quadrature(default):
         found(order=1)[0],
         quad.lanczos_quadrature(lambda v: VALUES * v, 2000, 5, 3),
     ):
-        again = report.quadrature_from_rows(
-            [{k: str(v) for k, v in row.items()} for row in report.quadrature_rows(quadrature)]
+        again = figures.quadrature_from_rows(
+            [{k: str(v) for k, v in row.items()} for row in figures.quadrature_rows(quadrature)]
         )
         for one, other in zip(quadrature, again):
             np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-18)
@@ -166,8 +167,8 @@ def test_a_table_keeps_the_trace_of_millions_of_weights(tmp_path):
     weights = np.array([[0.0669861812, 0.9330138188 - 3 * share]])
     known = np.array([18.24, 25.57, 38.71])
     quadrature = quad.Quadrature(np.array([[-0.0157, 0.0013]]), weights, np.zeros((1, 2)), 0.0, known, np.zeros(3))
-    write_metrics(str(tmp_path / "results.csv"), report.quadrature_rows(quadrature))
-    again = report.quadrature_from_rows(read_rows(str(tmp_path / "results.csv")))
+    write_metrics(str(tmp_path / "results.csv"), figures.quadrature_rows(quadrature))
+    again = figures.quadrature_from_rows(read_rows(str(tmp_path / "results.csv")))
     np.testing.assert_allclose(again.known_weight, share, rtol=1e-6)
     np.testing.assert_allclose(quad.mean_eigenvalue(again)[0], quad.mean_eigenvalue(quadrature)[0], rtol=1e-5)
 

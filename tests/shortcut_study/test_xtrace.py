@@ -1,4 +1,4 @@
-"""curvature.estimators: XTrace against its definition column by column and Hutch++, and the coverage of its ±."""
+"""curvature.estimators: XTrace and XDiag against their definitions, Hutch++ and Hutchinson, and the coverage of ±."""
 
 import hessian_cases
 import keras
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shortcut_study import curvature
-from shortcut_study.curvature.estimators import xtrace
+from shortcut_study.curvature.estimators import hutchinson, xdiag, xtrace
 
 DIM = 300
 PLACES = np.arange(1, DIM + 1)
@@ -65,6 +65,41 @@ def test_it_is_its_definition_errs_less_than_hutch_plus_plus_by_as_many_products
     assert np.mean(np.abs(errors) <= [of.error + 1e-9 * size for of in found]) >= 0.88
 
 
+def diagonal_column_by_column(H, num_products, seed):
+    """XDiag as it is defined."""
+    k, random = num_products // 2, np.random.default_rng(seed)
+    omega, estimates = np.where(random.random((k, len(H))) < 0.5, -1, 1), []
+    for i in range(k):
+        q = np.linalg.qr(H @ np.delete(omega, i, 0).T)[0]
+        estimates.append(np.diag(q @ q.T @ H) + omega[i] * ((np.eye(len(H)) - q @ q.T) @ H @ omega[i]))
+    return np.mean(estimates, 0)
+
+
+@pytest.mark.parametrize("name", spectra())
+def test_the_diagonal_is_its_definition_errs_less_than_hutchinson_s_unless_all_is_flat_and_knows_by_how_much(name):
+    H = matrix(spectra()[name])
+    exact, size = np.diag(H), np.linalg.norm(np.diag(H))
+    if name != "low rank":
+        expected = diagonal_column_by_column(H, 16, 3)
+        np.testing.assert_allclose(xdiag(lambda v: H @ v, DIM, 16, 3).diagonal, expected, atol=1e-9 * size)
+    found, others = ([of(lambda v: H @ v, DIM, 30, seed) for seed in range(20)] for of in (xdiag, hutchinson))
+    error, other = (np.mean([np.linalg.norm(of.diagonal - exact) for of in all_of]) for all_of in (found, others))
+    assert other < error if name == "flat" else error < other
+    assert found[0].num_vectors == 30 and abs(found[0].trace - np.trace(H)) <= 3 * found[0].trace_error + 1e-9 * size
+    # The estimates share their ranges, so that the share falls short of 0.95.
+    held = [np.abs(of.diagonal - exact) <= of.diagonal_error + 1e-9 * size for of in found]
+    assert np.mean(held) >= 0.85
+
+
+def test_of_as_many_products_as_dimensions_the_diagonal_is_exact_and_fewer_than_four_are_refused():
+    H = matrix(spectra()["decaying"])[:7, :7]
+    found = xdiag(lambda v: H @ v, 7, 7)
+    np.testing.assert_array_equal(found.diagonal, np.diag(H))
+    assert (found.trace_error, found.diagonal_error.max(), found.num_vectors) == (0, 0, 7)
+    with pytest.raises(ValueError, match="num_vectors must be at least 4, got 3"):
+        xdiag(lambda v: H @ v, 7, 3)
+
+
 def test_the_trace_of_a_hessian_is_that_of_the_dense_one_and_a_folder_keeps_its_products(tmp_path, monkeypatch):
     keras.utils.set_random_seed(0)
     h = curvature.Hessian(hessian_cases.plain(), hessian_cases.X, hessian_cases.CLASSES, dtype="float64")
@@ -78,6 +113,10 @@ def test_the_trace_of_a_hessian_is_that_of_the_dense_one_and_a_folder_keeps_its_
     assert h.trace(num_products=20, path=tmp_path / "kept", progress=False) == found
     assert len(made) == 1  # one is compared
     assert str(found).startswith(f"trace {found.value:.4g} ± ")
+    both = h.diagonal(num_vectors=20, method="xdiag", progress=False)
+    assert np.mean(np.abs(both.diagonal - np.diag(h @ np.eye(27))) <= both.diagonal_error) >= 0.8
+    with pytest.raises(ValueError, match="method must be one of hutchinson, xdiag, got 'x'"):
+        h.diagonal(method="x")
 
 
 def test_a_matrix_of_zeros_has_the_trace_0_and_bad_products_are_one_line():
