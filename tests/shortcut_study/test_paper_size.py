@@ -8,9 +8,7 @@ import pathlib
 
 import numpy as np
 import pytest
-from legible import assert_legible
 
-from identity_matters.runs.figure_style import styled
 from identity_matters.runs.tables import read_rows
 from shortcut_study.aggregation import best_rates, over_seeds, rows_of_architecture, select
 from shortcut_study.architectures import LINEAR, ORTHOGONAL, RELU_MID, TWO
@@ -93,11 +91,6 @@ def test_the_numbers_of_the_page_come_from_the_table(rows, figure):
 def test_the_statements_of_the_paper_hold_as_the_page_says(rows, figure):
     found = [finding.holds for finding in FIGURES[figure].findings(rows)]
     assert tuple(found.count(holds) for holds in (True, None, False)) == VERDICTS[figure]
-
-
-def test_every_figure_of_the_run_draws_legibly(rows, figure):
-    with styled():
-        assert_legible(FIGURES[figure].draw(rows))
 
 
 def test_2_shortcut_networks_end_near_the_optimum_at_every_depth(rows):
