@@ -357,8 +357,8 @@ def batches_of(
     require(is_batched(data), f"{what}, got a {type(data).__name__}")
     for batch in in_turn(name, data, is_whole):
         parts = batch if isinstance(batch, tuple | list) else ()
-        found = f"{len(parts)} parts" if parts is batch else f"a {type(batch).__name__}"
-        require(2 <= len(parts) <= 2 + with_weights, f"{what}, got {found}")
+        received = f"{len(parts)} parts" if parts is batch else f"a {type(batch).__name__}"
+        require(2 <= len(parts) <= 2 + with_weights, f"{what}, got {received}")
         parts = tuple(as_part(f"{name}: {of}", part) for of, part in zip(("images", "labels", "sample weights"), parts))
         arrays = [*itertools.chain.from_iterable(map(_arrays_in, parts))]
         shapes = " and ".join(str(array.shape) for array in arrays)

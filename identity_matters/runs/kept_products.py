@@ -43,17 +43,17 @@ class KeptProducts:
 
         def product(vector: np.ndarray) -> np.ndarray:
             key = digest([name, np.asarray(vector)])
-            found = self._read(key, np.shape(vector))
-            if found is None:
-                self._write(key, found := np.ascontiguousarray(mvp_fn(vector)))
+            result = self._read(key, np.shape(vector))
+            if result is None:
+                self._write(key, result := np.ascontiguousarray(mvp_fn(vector)))
             elif self._is_checked:
                 on_found()
             else:
-                difference, size = np.linalg.norm(found - mvp_fn(vector)), np.linalg.norm(found)
-                is_same = difference <= max(ROUNDING[found.dtype.name], self._rounding) * size
+                difference, size = np.linalg.norm(result - mvp_fn(vector)), np.linalg.norm(result)
+                is_same = difference <= max(ROUNDING[result.dtype.name], self._rounding) * size
                 self._require_same(is_same, "loss, or of another model or type")
                 self._is_checked = True
-            return found
+            return result
 
         return product
 
@@ -76,10 +76,10 @@ class KeptProducts:
     def _read(self, key: str, shape: tuple) -> np.ndarray | None:
         try:
             content = self._files[key]
-            found = np.load(os.path.join(self._path, f"{key}-{content}.npy"), allow_pickle=False)
+            result = np.load(os.path.join(self._path, f"{key}-{content}.npy"), allow_pickle=False)
         except (KeyError, OSError, ValueError):
             return None
-        return found if found.shape == shape and digest([found]) == content else None
+        return result if result.shape == shape and digest([result]) == content else None
 
     def _write(self, key: str, product: np.ndarray) -> None:
         os.makedirs(self._path, exist_ok=True)
@@ -96,10 +96,10 @@ class KeptProducts:
 
 def digest(parts: list[np.ndarray | str]) -> str:
     """Returns a digest of arrays, with their shapes and types, and of text, in their order."""
-    found = hashlib.blake2b(digest_size=12)
+    hasher = hashlib.blake2b(digest_size=12)
     for part in parts:
         if isinstance(part, np.ndarray):
-            found.update(f"{part.shape} {part.dtype}\n".encode())
-        found.update(part.encode() if isinstance(part, str) else np.ascontiguousarray(part).tobytes())
-        found.update(b"\0")
-    return found.hexdigest()
+            hasher.update(f"{part.shape} {part.dtype}\n".encode())
+        hasher.update(part.encode() if isinstance(part, str) else np.ascontiguousarray(part).tobytes())
+        hasher.update(b"\0")
+    return hasher.hexdigest()

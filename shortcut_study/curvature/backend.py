@@ -138,8 +138,8 @@ class Backend:
 
         def loss_of(outputs: list) -> Any:
             with objective.at(w, others):
-                found = objective.sums(y, objective.with_masks(outputs, like), *sample_weight)
-            return sum(scales[i] * part.total for i, part in enumerate(found))
+                sums = objective.sums(y, objective.with_masks(outputs, like), *sample_weight)
+            return sum(scales[i] * part.total for i, part in enumerate(sums))
 
         outputs, pushed = self.jvp(outputs_of, (w,), (v,))
         curved = self.second_derivative(loss_of, outputs, pushed)

@@ -82,9 +82,9 @@ class HessianCallback(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Measures the network after every `every` epochs."""
-        found = self._measure(epoch + 1) if (epoch + 1) % self._every == 0 else UNKNOWN
+        row = self._measure(epoch + 1) if (epoch + 1) % self._every == 0 else UNKNOWN
         if logs is not None:  # at every epoch: CSVLogger takes its columns from the first
-            logs.update({f"hessian_{name}": found[name] for name in SCALARS})
+            logs.update({f"hessian_{name}": row[name] for name in SCALARS})
 
     def on_train_end(self, logs: dict | None = None) -> None:
         """Closes the event file."""

@@ -60,8 +60,8 @@ def check_examples(examples: Examples, loss: Any, is_default: bool, model: keras
     x, y, weights = (keras.tree.flatten(tree) if tree is not None else [] for tree in examples[:3])
     shapes = [np.shape(array) for array in (*x, *y, *weights)]
     are_as_many = shapes[0][:1] > (0,) and all(shape[:1] == shapes[0][:1] for shape in shapes)
-    found = ", ".join(map(str, shapes))
-    require(are_as_many, f"need one label per image, and at least one image, got shapes {found}")
+    received = ", ".join(map(str, shapes))
+    require(are_as_many, f"need one label per image, and at least one image, got shapes {received}")
     require(
         not is_default or (len(y) == 1 and y[0].shape[1:] in ((), (1,)) and y[0].dtype.kind in "iub"),
         "the default loss takes one label per image, a whole number; compile the model, or pass loss=… (of one-hot "
@@ -122,13 +122,13 @@ def _check_objective(backend: Backend, is_default: bool) -> list[Sum]:
         x, y, *sample_weight = batch
         with objective.at(w, others) as scope:
             outputs = objective.outputs(x)
-            found = objective.sums(y, outputs, *sample_weight)
+            sums = objective.sums(y, outputs, *sample_weight)
             if len(backend.examples) > 1:  # of another number of examples, so that classes do not pass for them
                 objective.sums(*keras.tree.map_structure(lambda array: array[:-1], (y, outputs, *sample_weight)))
         added.extend(scope.losses)
-        flags.extend((part.factor, part.by_shape) for part in found)
+        flags.extend((part.factor, part.by_shape) for part in sums)
         first = keras.tree.flatten(outputs)[0]
-        return [(part.total, part.count) for part in found], keras.ops.sum(first, -1), keras.ops.min(first)
+        return [(part.total, part.count) for part in sums], keras.ops.sum(first, -1), keras.ops.min(first)
 
     def keras_own(batch: tuple) -> Any:
         x, y, *sample_weight = batch
@@ -136,14 +136,14 @@ def _check_objective(backend: Backend, is_default: bool) -> list[Sum]:
             return objective.by_keras(y, objective.outputs(x), *sample_weight)
 
     arguments = *backend.values, backend.on_device(next(backend.examples.batches()))
-    found, rows, least = backend.evaluate(ours, *arguments)
+    pairs, rows, least = backend.evaluate(ours, *arguments)
     if added:
         layers = objective.model._flatten_layers()
         penalised = [layer.name for layer in layers if getattr(layer, "activity_regularizer", None)]
         subject = f"the activity_regularizer of layer {penalised[0]}" if penalised else "add_loss in a layer"
         raise ValueError(f"{subject} adds to the loss a term that is not a mean over examples and has no Hessian here")
     again, *_ = backend.evaluate(ours, *arguments)
-    numbers, others = ([tuple(map(float, pair)) for pair in of] for of in (found, again))
+    numbers, others = ([tuple(map(float, pair)) for pair in of] for of in (pairs, again))
     require(
         np.allclose(numbers, others, rtol=1e-3, equal_nan=True),
         "the model draws random numbers anew at each call, so that it is no one function; call it with "
@@ -262,8 +262,8 @@ def _check_own(own: np.ndarray, ours: np.ndarray, variables: list[keras.Variable
     """Compares gradients in a model's own variables and in tensors in their place, in half precision all at once."""
     pairs = [(own, ours)] if share == SAME_IN_HALF else [*zip(parts_of(own, variables), parts_of(ours, variables))]
     sizes = [np.abs(expected).max(initial=0) for expected, _ in pairs]
-    for variable, size, (expected, found) in zip(variables, sizes, pairs):
-        if np.abs(expected - found).max(initial=0) > share * max(size, share * max(sizes)):  # not of NaN
+    for variable, size, (expected, here) in zip(variables, sizes, pairs):
+        if np.abs(expected - here).max(initial=0) > share * max(size, share * max(sizes)):  # not of NaN
             raise ValueError(
                 f"the gradient in {'the weights' if len(pairs) == 1 else variable.path} is another where Keras takes "
                 "it: a layer passes no gradient to a tensor in place of that weight, as with tf.recompute_grad (use "
@@ -276,9 +276,9 @@ def _differences(function: Callable, step: float) -> list[np.ndarray]:
     return [(function(size) - function(-size)) / (2 * size) for size in (step, step / 2)]
 
 
-def _difference(found: np.ndarray, differences: list[np.ndarray], rounding: float) -> float:
+def _difference(derivative: np.ndarray, differences: list[np.ndarray], rounding: float) -> float:
     """Returns by what share a derivative is no difference, beyond rounding and the differences' own error."""
     wide, narrow = differences
     size = np.linalg.norm(narrow)
-    beyond = np.linalg.norm(found - narrow) - rounding - 10 * np.linalg.norm(wide - narrow)
+    beyond = np.linalg.norm(derivative - narrow) - rounding - 10 * np.linalg.norm(wide - narrow)
     return float(beyond / size) if size else float(beyond > 0)

@@ -62,8 +62,8 @@ def hutchinson(
     """Returns the trace and the diagonal of a symmetric matrix, estimated from at most num_vectors products.
 
     >>> matrix = np.array([[2.0, 1.0], [1.0, 3.0]])
-    >>> found = hutchinson(lambda v: matrix @ v, dim=2, num_vectors=400)
-    >>> abs(found.trace - 5) < found.trace_error
+    >>> estimate = hutchinson(lambda v: matrix @ v, dim=2, num_vectors=400)
+    >>> abs(estimate.trace - 5) < estimate.trace_error
     True
 
     With a tolerance it stops earlier, from 5 vectors on, once the error of the trace is at most that share of it; 0
@@ -81,8 +81,8 @@ def xdiag(
 ) -> Diagonal:
     """Returns the same as `hutchinson`, by XDiag: from at least 4 products, from as many as dimensions exactly.
 
-    >>> found = xdiag(lambda v: np.array([3.0, 1.0, 0.5, 0.5]) * v, 4, 8)
-    >>> found.diagonal.round(12).tolist(), found.num_vectors
+    >>> estimate = xdiag(lambda v: np.array([3.0, 1.0, 0.5, 0.5]) * v, 4, 8)
+    >>> estimate.diagonal.round(12).tolist(), estimate.num_vectors
     ([3.0, 1.0, 0.5, 0.5], 4)
 
     Memory is 2 · num_products · dim numbers. The tolerance is not used: all products are needed for the first estimate.
@@ -129,8 +129,8 @@ class Trace(NamedTuple):
 def xtrace(mvp_fn: Callable, dim: int, num_products: int = 60, seed: int = 0, dtype: type = np.float64) -> Trace:
     """Returns the trace of a symmetric matrix from at least 4 products; from as many as dimensions it is exact.
 
-    >>> found = xtrace(lambda v: np.array([3.0, 1.0, 0.5, 0.5]) * v, 4, 8)
-    >>> round(found.value, 12), found.num_products
+    >>> estimate = xtrace(lambda v: np.array([3.0, 1.0, 0.5, 0.5]) * v, 4, 8)
+    >>> round(estimate.value, 12), estimate.num_products
     (5.0, 4)
 
     mvp_fn, dim, seed and dtype are as for `lanczos`. Memory is num_products · dim numbers of the type.

@@ -89,9 +89,9 @@ def lanczos(
     for step in range(order):
         k = step + 1
         np.divide(vector, basis.dtype.type(norm), out=basis[step])  # in its memory, as a copy of many weights is slow
-        found = multiplied(mvp_fn, basis[step])
-        epsilon = max(epsilon, np.finfo(found.dtype).eps) if found.dtype.kind == "f" else epsilon
-        vector = np.array(found, dtype)
+        product = multiplied(mvp_fn, basis[step])
+        epsilon = max(epsilon, np.finfo(product.dtype).eps) if product.dtype.kind == "f" else epsilon
+        vector = np.array(product, dtype)
         coefficients = _orthogonalize(vector, outside, basis[:k])
         norm = _norm(vector)
         diagonal[step], off_diagonal[step] = coefficients[-1], norm
@@ -121,21 +121,21 @@ def converged(count: int, tolerance: float) -> Callable:
     Each is then an eigenvalue to the tolerance. That no other lies beyond them is very likely, not certain.
     """
 
-    def stop(found: Ritz) -> bool:
-        ends = np.append(found.error_bounds[:count], found.error_bounds[-count:])
-        return len(found.values) >= 2 * count and ends.max() <= tolerance * np.abs(found.values).max()
+    def stop(so_far: Ritz) -> bool:
+        ends = np.append(so_far.error_bounds[:count], so_far.error_bounds[-count:])
+        return len(so_far.values) >= 2 * count and ends.max() <= tolerance * np.abs(so_far.values).max()
 
     return stop
 
 
 def multiplied(mvp_fn: Callable, vector: np.ndarray) -> np.ndarray:
     """Returns Hv in the type in which it comes; raises ValueError unless it is [dim], real and finite."""
-    found = np.asarray(mvp_fn(vector))
+    product = np.asarray(mvp_fn(vector))
     advice = "for bfloat16 take float32, for a complex H = S + iK, K = −Kᵀ, [S −K; K S]"  # NumPy knows no bfloat16
-    require(found.dtype.kind in "biuf", f"mvp_fn must return real numbers, got {found.dtype}; {advice}")
-    require(found.shape == vector.shape, f"mvp_fn must return shape {vector.shape}, got {found.shape}")
-    require(bool(np.isfinite(found).all()), "mvp_fn returned an infinite or NaN entry")
-    return found
+    require(product.dtype.kind in "biuf", f"mvp_fn must return real numbers, got {product.dtype}; {advice}")
+    require(product.shape == vector.shape, f"mvp_fn must return shape {vector.shape}, got {product.shape}")
+    require(bool(np.isfinite(product).all()), "mvp_fn returned an infinite or NaN entry")
+    return product
 
 
 def _orthogonalize(vector: np.ndarray, *bases: np.ndarray) -> np.ndarray:

@@ -114,18 +114,18 @@ def _eigenvectors(h: Any, watched: Watched, seed: int) -> tuple[np.ndarray, tupl
     """Returns eigenvectors, of length 1, of the two eigenvalues of largest size; one where there is one weight."""
     order, count = min(ORDER, h.shape[0]), min(2, h.shape[0])
 
-    def largest(found: Ritz) -> np.ndarray:
-        return np.argsort(-np.abs(found.values))[:count]
+    def largest(pairs: Ritz) -> np.ndarray:
+        return np.argsort(-np.abs(pairs.values))[:count]
 
-    def stop(found: Ritz) -> bool:
-        of = largest(found)
-        return found.error_bounds[of].max() <= TOLERANCE * np.abs(found.values[of]).min()
+    def stop(pairs: Ritz) -> bool:
+        of = largest(pairs)
+        return pairs.error_bounds[of].max() <= TOLERANCE * np.abs(pairs.values[of]).min()
 
     watched.plan("", order)
     # From the first vector of a spectrum with this seed, whose products a folder may hold.
     done = lanczos(watched.product(), h.shape[0], order, [seed, 0], h.dtype, stop=stop)
     watched.plan("", len(done.diagonal), is_final=True)
-    found = ritz(done)
-    chosen = found.coefficients.T[largest(found)] @ done.basis.astype(np.float64)
-    names = (f"eigenvector of {found.values[i]:.4g} ± {found.error_bounds[i]:.1g}" for i in largest(found))
+    pairs = ritz(done)
+    chosen = pairs.coefficients.T[largest(pairs)] @ done.basis.astype(np.float64)
+    names = (f"eigenvector of {pairs.values[i]:.4g} ± {pairs.error_bounds[i]:.1g}" for i in largest(pairs))
     return chosen / np.linalg.norm(chosen, axis=1, keepdims=True), tuple(names)

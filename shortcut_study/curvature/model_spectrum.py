@@ -84,7 +84,7 @@ def parts(model: keras.Model, groups: Groups = "layer") -> dict[str, np.ndarray]
     # Layers in layers come last.
     owners = {id(weight): layer for layer in model._flatten_layers() for weight in layer.weights}
     by_name: dict[str, list] = {}  # the layers of each name
-    found: dict[str, list] = {}
+    by_part: dict[str, list] = {}
     trained = {id(variable) for variable in model.trainable_variables}
     for weight in model.weights:
         layer = weight.path.rsplit("/", 1)[0].removeprefix(f"{model.name}/")
@@ -95,8 +95,8 @@ def parts(model: keras.Model, groups: Groups = "layer") -> dict[str, np.ndarray]
             namesakes.append(owner)
         number = namesakes.index(owner) + 1
         if id(weight) in trained:
-            found.setdefault(f"{name} ({number})" if number > 1 else name, []).append(weight)
-    return {name: positions(model, variables) for name, variables in found.items()}
+            by_part.setdefault(f"{name} ({number})" if number > 1 else name, []).append(weight)
+    return {name: positions(model, variables) for name, variables in by_part.items()}
 
 
 def positions(model: keras.Model, variables: Sequence[keras.Variable]) -> np.ndarray:
@@ -110,8 +110,8 @@ def positions(model: keras.Model, variables: Sequence[keras.Variable]) -> np.nda
     return np.concatenate([*chosen.values()])
 
 
-def part_row(name: str, found: ModelSpectrum) -> dict:
+def part_row(name: str, spectrum: ModelSpectrum) -> dict:
     """Returns the columns of a part in `PartSpectra`."""
     columns = "largest", "largest_error_bound", "smallest", "smallest_error_bound", "trace", "trace_error"
-    numbers = *found.largest, *found.smallest, *found.trace
-    return {"part": name, "num_weights": found.dim} | dict(zip(columns, numbers))
+    numbers = *spectrum.largest, *spectrum.smallest, *spectrum.trace
+    return {"part": name, "num_weights": spectrum.dim} | dict(zip(columns, numbers))

@@ -84,10 +84,10 @@ class Objective(NamedTuple):
         flat = _by_name(outputs, names, 1)
         names = names or list(map(str, range(len(flat))))
         parts = (_by_name(tree, names, len(flat)) for tree in (y, self.loss, self.loss_weights, sample_weight))
-        found = [*zip(names, flat, *parts)]
-        for name, _, labels, loss, *_ in found:
+        rows = [*zip(names, flat, *parts)]
+        for name, _, labels, loss, *_ in rows:
             require(loss is None or labels is not None, f"output {name} has a loss and no labels")
-        return [self._sum(get_loss(loss, y, z), y, z, *rest) for _, z, y, loss, *rest in found if loss is not None]
+        return [self._sum(get_loss(loss, y, z), y, z, *rest) for _, z, y, loss, *rest in rows if loss is not None]
 
     def _sum(self, loss: keras.losses.Loss, labels: Any, outputs: Any, factor: Any, weight: Any) -> Sum:
         """Returns the loss of an output: Loss.__call__ in the objective's type, without its division."""

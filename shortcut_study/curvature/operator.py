@@ -147,8 +147,8 @@ class Hessian:
         require(fits, f"the vector must have shape ({dim},), or ({dim}, k) for k of them, got {v.shape}")
         vectors = np.zeros((math.prod(v.shape[1:]), self.num_weights), self.dtype)
         vectors[:, self._chosen] = v.reshape(dim, -1).T
-        found = self._sum(vectors)[:, self._chosen]
-        return found[0] if v.ndim == 1 else found.T
+        products = self._sum(vectors)[:, self._chosen]
+        return products[0] if v.ndim == 1 else products.T
 
     def _sum(self, vectors: np.ndarray) -> np.ndarray:
         total = self._backend.product(self._backend.values[0], vectors)
@@ -196,10 +196,10 @@ class Hessian:
           **accuracy: order, num_vectors, tolerance, seed, as for `quadrature.deflated_quadrature`.
         """
         with Watched(self, path, progress) as watched:
-            found = self._spectrum(watched, "", np.arange(self.shape[0]), accuracy)
+            measured = self._spectrum(watched, "", np.arange(self.shape[0]), accuracy)
         matrix = "Gauss–Newton matrix" if self.gauss_newton else "Hessian"
-        heading = f"{matrix} of the {self.loss_in_words} in {found.dim:,} weights"
-        return found._replace(heading=f"{heading}, {watched.num_products} Hessian-vector products")
+        heading = f"{matrix} of the {self.loss_in_words} in {measured.dim:,} weights"
+        return measured._replace(heading=f"{heading}, {watched.num_products} Hessian-vector products")
 
     def diagonal(
         self,
@@ -220,9 +220,9 @@ class Hessian:
         require(method in DIAGONALS, f"method must be one of {', '.join(DIAGONALS)}, got {method!r}")
         with Watched(self, path, progress) as watched:
             watched.plan("", num_vectors)
-            found = DIAGONALS[method](watched.product(), self.shape[0], num_vectors, dtype=self.dtype, **accuracy)
-            watched.plan("", found.num_vectors, is_final=True)
-        return found
+            estimate = DIAGONALS[method](watched.product(), self.shape[0], num_vectors, dtype=self.dtype, **accuracy)
+            watched.plan("", estimate.num_vectors, is_final=True)
+        return estimate
 
     def trace(self, *, num_products: int = 60, seed: int = 0, path: Path = None, progress: bool = True) -> Trace:
         """Returns the trace with its error, by XTrace (Epperly, Tropp & Webber 2024), in num_products · dim numbers."""
@@ -247,8 +247,8 @@ class Hessian:
         with Watched(self, path, progress) as watched:
             for name, entries in chosen.items():
                 watched.plan(name, min(accuracy.get("order", ORDER), len(entries)))
-            found = {name: self._spectrum(watched, name, entries, accuracy) for name, entries in chosen.items()}
-        return PartSpectra([part_row(name, spectrum) for name, spectrum in found.items()])
+            spectra = {name: self._spectrum(watched, name, entries, accuracy) for name, entries in chosen.items()}
+        return PartSpectra([part_row(name, spectrum) for name, spectrum in spectra.items()])
 
     def _spectrum(self, watched: Watched, name: str, entries: np.ndarray, accuracy: dict) -> ModelSpectrum:
         options = {"dtype": self.dtype, "on_plan": functools.partial(watched.plan, name)} | accuracy
@@ -283,8 +283,8 @@ def spectrum(model: keras.Model, x: Any, y: Any = None, loss: Any = None, **opti
 
     >>> import keras, numpy as np
     >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2, use_bias=False, kernel_initializer="zeros")])
-    >>> found = spectrum(model, np.eye(2), np.array([0, 1]), progress=False)
-    >>> round(found.largest[0], 6), found.dim  # twice the eigenvalues of 1/m · Σ x xᵀ ⊗ (diag p − p pᵀ): ¼ and 0
+    >>> measured = spectrum(model, np.eye(2), np.array([0, 1]), progress=False)
+    >>> round(measured.largest[0], 6), measured.dim  # twice the eigenvalues of 1/m · Σ x xᵀ ⊗ (diag p − p pᵀ): ¼ and 0
     (0.25, 4)
     """
     return _measured("spectrum", model, x, y, loss, options)

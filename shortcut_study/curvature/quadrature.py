@@ -76,12 +76,12 @@ def lanczos_quadrature(
     The variance of a mean over vectors is at most 2 ‖f(H)‖²_F / (n² · num_vectors), so large matrices need few.
     """
     require(num_vectors >= 1, f"num_vectors must be at least 1, got {num_vectors}")
-    memory, found = None, []  # the memory of one basis serves all of them
+    memory, rows = None, []  # the memory of one basis serves all of them
     for vector in range(num_vectors):
         decomposition = lanczos(mvp_fn, dim, order, [seed, vector], dtype, memory)
         memory = decomposition.basis
-        found.append(ritz(decomposition))
-    return Quadrature(*(np.stack([row[i] for row in found]) for i in range(3)), max(row.rounding for row in found))
+        rows.append(ritz(decomposition))
+    return Quadrature(*(np.stack([row[i] for row in rows]) for i in range(3)), max(row.rounding for row in rows))
 
 
 def deflated_quadrature(
@@ -97,8 +97,8 @@ def deflated_quadrature(
     """Returns a quadrature that knows the outer eigenvalues one by one, and their eigenvectors [k, dim].
 
     >>> values = np.append(np.linspace(-1, 1, 998), [50.0, 100.0])
-    >>> found, vectors = deflated_quadrature(lambda v: values * v, 1000)
-    >>> [round(float(value), 2) for value in found.known[-2:]], vectors.shape[1]
+    >>> outer, vectors = deflated_quadrature(lambda v: values * v, 1000)
+    >>> [round(float(value), 2) for value in outer.known[-2:]], vectors.shape[1]
     ([50.0, 100.0], 1000)
 
     Args:
@@ -118,12 +118,12 @@ def deflated_quadrature(
     on_plan(dim if is_whole else order * (1 + max(long, 2)) + short, is_whole)
     memory = _memory(min(order, dim), dim, np.dtype(dtype))  # one basis serves all vectors
     first = lanczos(mvp_fn, dim, len(memory), [seed, 0], dtype, memory, None if is_whole else converged(1, tolerance))
-    found, taken = ritz(first), len(first.diagonal)
-    largest, vectors = np.abs(found.values).max(), found.coefficients.T.astype(dtype)
+    outer, taken = ritz(first), len(first.diagonal)
+    largest, vectors = np.abs(outer.values).max(), outer.coefficients.T.astype(dtype)
     if taken == dim:
-        return Quadrature(*np.zeros((3, 1, 0)), found.rounding, found.values, found.error_bounds), vectors @ first.basis
-    known = found.error_bounds <= tolerance * largest
-    num_for_rest = _expected_steps(found, known, order) * long + short
+        return Quadrature(*np.zeros((3, 1, 0)), outer.rounding, outer.values, outer.error_bounds), vectors @ first.basis
+    known = outer.error_bounds <= tolerance * largest
+    num_for_rest = _expected_steps(outer, known, order) * long + short
     if dim <= max(order + known.sum(), num_for_rest):  # as many products find all eigenvalues
         return deflated_quadrature(
             mvp_fn, dim, dim, num_vectors, tolerance, seed, dtype, lambda total, final: on_plan(taken + total, final)
@@ -136,7 +136,7 @@ def deflated_quadrature(
     probes = (first.diagonal.sum() + (dim - taken) * np.array(rest)) / dim
     # Gauss quadrature then integrates Gaussians of that σ to some 0.1 % of their height: the Chebyshev coefficients of
     # exp(−x²/2σ²) on an interval of length L fall below 0.1 % at degree 1.9 L/σ, and k nodes are exact up to 2k − 1.
-    width, steps, rows = DENSITY_WIDTH * float(np.ptp(found.values)), order, []
+    width, steps, rows = DENSITY_WIDTH * float(np.ptp(outer.values)), order, []
     stop: Callable | None = lambda of: len(of.values) * width >= np.ptp(of.values)
     for vector in range(1, long + 1):
         # Products round by a share of H, not of the rest.
@@ -146,10 +146,10 @@ def deflated_quadrature(
         rows.append(ritz(done))
     nodes, weights, bounds = (np.stack([row[column] for row in rows]) for column in range(3))
     # What H has between a known Ritz vector and the rest, which the residuals of the rest's own iteration lack.
-    bounds += first.residual * float(np.linalg.norm(found.coefficients[-1, known]))
+    bounds += first.residual * float(np.linalg.norm(outer.coefficients[-1, known]))
     weights *= 1 - known.sum() / dim
-    rounding = max(row.rounding for row in (found, *rows))
-    return Quadrature(nodes, weights, bounds, rounding, found.values[known], found.error_bounds[known], probes), vectors
+    rounding = max(row.rounding for row in (outer, *rows))
+    return Quadrature(nodes, weights, bounds, rounding, outer.values[known], outer.error_bounds[known], probes), vectors
 
 
 def _memory(order: int, dim: int, dtype: np.dtype) -> np.ndarray:
@@ -161,11 +161,11 @@ def _memory(order: int, dim: int, dtype: np.dtype) -> np.ndarray:
     return np.empty((order, dim), dtype)
 
 
-def _expected_steps(found: Ritz, known: np.ndarray, order: int) -> int:
+def _expected_steps(outer: Ritz, known: np.ndarray, order: int) -> int:
     """Returns how many steps the rest takes at most, by the range of the Ritz values that are not known."""
     if known.all():
         return 0
-    values, bounds, width = found.values[~known], found.error_bounds[~known], DENSITY_WIDTH * np.ptp(found.values)
+    values, bounds, width = outer.values[~known], outer.error_bounds[~known], DENSITY_WIDTH * np.ptp(outer.values)
     span = (values + bounds).max() - (values - bounds).min()
     steps = int(np.ceil(min(span / width, order))) if width else order
     return min(order, steps + -steps % STEPS_BETWEEN_CHECKS)

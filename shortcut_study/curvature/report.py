@@ -28,28 +28,28 @@ def report(quadrature: Quadrature, count: int, dim: int) -> str:
     lines += ["  ".join(row).rstrip() for row in itertools.zip_longest(*cells, fillvalue="")]
     if num_found == dim:  # Ritz values that are all eigenvalues, but for rounding
         eigenvalues, _ = extreme_eigenvalues(quadrature, dim, largest=False)
-        found = summarize(eigenvalues, rounding)
-        low, high = found.index_range
+        exact = summarize(eigenvalues, rounding)
+        low, high = exact.index_range
         lines += [
             f"trace: {eigenvalues.sum():.4g} ± {dim * rounding:.1g}, of all {dim} eigenvalues",
-            _ratio(found.max_abs, found.p10_abs, rounding),
+            _ratio(exact.max_abs, exact.p10_abs, rounding),
             f"index: {low:.2%} of the eigenvalues are negative, {high - low:.2%} are 0 within rounding",
         ]
         return "\n".join(lines)
     mean, error = mean_eigenvalue(quadrature)
     error_text = " ± {:.2g} (95 % interval)" if np.isfinite(error) else ", from one random vector"
     lines.append(f"trace: {mean * dim:.4g}{error_text.format(error * dim)}")
-    found = summary(quadrature, dim)
-    low, high = share_within(quadrature, NEAR_ZERO * found.max_abs, dim)
+    estimate = summary(quadrature, dim)
+    low, high = share_within(quadrature, NEAR_ZERO * estimate.max_abs, dim)
     lines.append(f"eigenvalues smaller in size than {NEAR_ZERO:.0%} of the largest: {low:.2%} to {high:.2%}")
-    low, high = found.p10_range or (0.0, np.inf)
+    low, high = estimate.p10_range or (0.0, np.inf)
     if high <= rounding:
-        lines.append(_ratio(found.max_abs, high, rounding))
+        lines.append(_ratio(estimate.max_abs, high, rounding))
     elif high <= RESOLVED_FACTOR * low:
-        lines.append(f"{_ratio(found.max_abs, found.p10_abs, rounding)} (in {low:.2g} – {high:.2g})")
-    low, high = found.index_range
+        lines.append(f"{_ratio(estimate.max_abs, estimate.p10_abs, rounding)} (in {low:.2g} – {high:.2g})")
+    low, high = estimate.index_range
     if high - low <= RESOLVED_SHARE:
-        lines.append(f"index: {found.index:.2%} of the eigenvalues are negative (in {low:.2%} – {high:.2%})")
+        lines.append(f"index: {estimate.index:.2%} of the eigenvalues are negative (in {low:.2%} – {high:.2%})")
     return "\n".join(lines)
 
 

@@ -98,8 +98,8 @@ class Backend(backend.Backend):
         x, y, *sample_weight = self.on_device(next(self.examples.batches()))
         with self.context(), second_derivatives():
             with tf.GradientTape() as tape, keras.StatelessScope():  # which keeps averages and generators as they are
-                found = objective.sums(y, objective.outputs(x), *sample_weight)
-                loss = sum(scale * part.total for scale, part in zip(self.scales, found))
+                sums = objective.sums(y, objective.outputs(x), *sample_weight)
+                loss = sum(scale * part.total for scale, part in zip(self.scales, sums))
             gradient = tape.gradient(loss, variables, unconnected_gradients=ZERO)
         return flat([tf.convert_to_tensor(part) for part in gradient], "float64")  # an embedding's is in slices
 
@@ -188,11 +188,11 @@ def _resizing(forward: Callable, backward: Callable, names: tuple[str, ...], inp
 
         @tf.custom_gradient
         def pulled(upstream: tf.Tensor) -> tuple[tf.Tensor, Callable]:
-            found = backward(grads=upstream, original_image=tf.cast(image, tf.float32), **options)
-            return found, lambda above: forward(images=above, size=size, **options)
+            resized = backward(grads=upstream, original_image=tf.cast(image, tf.float32), **options)
+            return resized, lambda above: forward(images=above, size=size, **options)
 
-        found = tf.cast(pulled(tf.cast(upstream, tf.float32)), image.dtype)
-        return [found, *[None] * (len(operation.inputs) - 1)]
+        result = tf.cast(pulled(tf.cast(upstream, tf.float32)), image.dtype)
+        return [result, *[None] * (len(operation.inputs) - 1)]
 
     return gradient
 

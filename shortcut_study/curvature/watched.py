@@ -56,7 +56,7 @@ class Watched:
         def product(vector: np.ndarray) -> np.ndarray:
             self.num_products += 1
             start = time.monotonic()
-            found = kept(vector)
+            result = kept(vector)
             seconds = time.monotonic() - start
             total = self._bar.total / self._operator.num_batches * seconds
             # The first one's time is that of optimising the graph too.
@@ -64,7 +64,7 @@ class Watched:
                 note = f"note: a product takes {seconds:.2g} s, all of them at most {total / 60:,.0f} minutes; half of"
                 less = "num_vectors=8 and order=30, say, take fewer products and give larger errors"
                 self._bar.write(f"{note} the examples take half of it; {less}", file=sys.stderr)
-            return found
+            return result
 
         return product
 
