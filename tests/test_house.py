@@ -91,6 +91,7 @@ def test_a_circle_would_be_found():
     assert not cycles({"a": {"b"}, "b": {"c"}, "c": set(), "d": {"a", "c"}})
 
 
+@pytest.mark.slow
 def test_the_walks_to_the_work_are_short():
     done = subprocess.run([sys.executable, "-m", "tests.walk", *MAX_BODIES], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -21,6 +21,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 RUNS = sorted((DOCS / "runs").glob("*/config.json"))
 FIRST_OF_KIND = {json.loads(path.read_text())["kind"]: path for path in RUNS[::-1]}
+del FIRST_OF_KIND["shortcut_study"]  # tests/launch/test_shortcut_study.py draws studies
 TABLES = (DOCS / "appendix" / "tables.md").read_text()
 # Pages that say what was found, and those on which all measured numbers stand.
 FINDINGS = [*(DOCS / "papers" / f"{name}.md" for name in ("hardt_ma", "results", "near_identity")), ROOT / "README.md"]

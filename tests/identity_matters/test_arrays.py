@@ -39,6 +39,7 @@ def given_run(tiny_config, digits, tmp_path_factory):
     return run_dir, training.train(tiny_config, run_dir, data=digits)
 
 
+@pytest.mark.slow
 def test_training_on_arrays_is_training_on_the_data_set_that_they_come_from(given_run, tiny_run):
     run_dir, row = given_run
     assert row["train_top1_error"] <= 1 and read_config_json(run_dir)["status"] == "done"

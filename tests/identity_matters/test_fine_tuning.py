@@ -107,6 +107,7 @@ def test_weights_are_taken_by_name_and_shape():
     )
 
 
+@pytest.mark.slow
 def test_a_fresh_head_keeps_its_own_weights_where_all_others_are_taken(tiny_config, tiny_run, tmp_path):
     config = dataclasses.replace(tiny_config, init_from=str(tiny_run), seed=1, train_steps=1, eval_every=1)
     projections = {"RUN": load_network(str(tiny_run / "model.keras")).get_layer("projection").kernel.numpy()}
@@ -158,12 +159,12 @@ def test_a_run_begins_with_another_and_keeps_what_is_frozen(tiny_config, whole, 
     "place, later, refuses",
     [
         ("source", "tiny_run", True),  # another network at the path, as when the run there goes on
-        ("source/model.keras", "tiny_run", True),
+        pytest.param("source/model.keras", "tiny_run", True, marks=pytest.mark.slow),
         ("source", "whole", False),  # the same weights in another file
-        ("source", "", True),  # nothing is there any more
+        pytest.param("source", "", True, marks=pytest.mark.slow),  # nothing is there any more
     ],
 )
-@pytest.mark.parametrize("has_digest", [True, False])
+@pytest.mark.parametrize("has_digest", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_run_begins_again_with_the_weights_of_its_first_beginning(
     place, later, refuses, has_digest, tiny_config, tiny_run, whole, tmp_path, monkeypatch, without_results
 ):

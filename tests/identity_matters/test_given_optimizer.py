@@ -49,6 +49,7 @@ def test_the_text_in_the_config_makes_the_same_object_again(name):
     assert given_optimizer.has_fixed_rate(text) == ("schedule" not in name)
 
 
+@pytest.mark.slow
 def test_a_run_records_its_optimizer_and_goes_on_with_it_bit_by_bit(short, tmp_path, without_results):
     whole, run = tmp_path / "whole", tmp_path / "run"
     training.train(short, whole, optimizer=optimizers.Adam(1e-3))

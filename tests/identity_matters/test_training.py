@@ -174,6 +174,7 @@ def interrupt(monkeypatch, config, run_dir, step) -> None:
             training.train(config, run_dir)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_results")
 def test_a_run_that_is_ended_twice_or_whose_newest_checkpoint_is_damaged_ends_bit_identical(
     short, tmp_path, short_run, monkeypatch

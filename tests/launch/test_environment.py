@@ -73,6 +73,7 @@ def test_what_libraries_do_at_the_end_is_done_after_a_sigterm_that_ends_at_once(
     assert (tmp_path / "ended").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, flags",
     [

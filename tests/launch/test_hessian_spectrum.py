@@ -63,6 +63,7 @@ def test_a_run_prints_the_eigenvalues_and_leaves_its_files(tiny_spectrum, tiny_r
     assert np.trapezoid(heights, grid) == pytest.approx(1, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_the_eigenvalues_it_finds_are_those_that_arpack_finds_in_float64(tiny_spectrum, tiny_run):
     from identity_matters.data.digits import mnist_sample
 
@@ -104,6 +105,7 @@ def test_the_same_command_again_prints_the_same_and_computes_nothing_and_another
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_continues_after_the_last_finished_product_to_the_same_results(
     tiny_spectrum, tiny_run, launch, tmp_path, monkeypatch
 ):

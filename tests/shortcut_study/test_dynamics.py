@@ -152,6 +152,7 @@ def test_shapes_that_do_not_belong_together_are_refused(weights, rates):
         descend(NETWORKS["2-shortcut"], weights, *data(), rates, 1)
 
 
+@pytest.mark.slow
 def test_descent_does_not_cross_the_singular_maps():
     """Why 1-shortcut and half of the orthogonal networks end above the optimum where det W* ≤ 0."""
     rng = np.random.default_rng(3)

@@ -309,6 +309,7 @@ def test_the_callback_records_the_hessian_of_each_measured_epoch(tmp_path):
     assert [event.step for event in events.Tensors("hessian/largest")] == [0, 2, 4]
 
 
+@pytest.mark.slow
 def test_the_callback_takes_the_compiled_loss_a_data_set_and_options_and_fit_ends_with_the_same_bits(tmp_path):
     ends = []
     for watched in (False, True):

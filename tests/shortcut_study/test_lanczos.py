@@ -175,6 +175,7 @@ def test_the_density_integrates_to_one_and_has_the_moments_of_the_spectrum(width
     assert second == pytest.approx(np.trace(h @ h) / 300 + sigma**2, rel=0.05)
 
 
+@pytest.mark.slow
 def test_the_density_of_a_semicircle_is_the_semicircle():
     h = semicircle(1500, shift=0)
     found = quad.density(quad.lanczos_quadrature(product_with(h), 1500, 60, num_vectors=10), width=0.15)
@@ -204,6 +205,7 @@ def test_the_summary_of_a_matrix_of_zeros_is_that_of_its_eigenvalues():
     assert found._asdict() == exact._asdict() | {"p10_range": (0, 0)}
 
 
+@pytest.mark.slow
 def test_condition_number_and_index_come_near_and_their_ranges_narrow_around_them():
     h = semicircle(800)
     exact, widths = spectrum(h), []
