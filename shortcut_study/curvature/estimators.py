@@ -76,16 +76,14 @@ def hutchinson(
     return _mean((v * multiplied(mvp_fn, v).astype(np.float64) for v in vectors), dim, tolerance)
 
 
-def xdiag(
-    mvp_fn: Callable, dim: int, num_products: int, seed: int = 0, tolerance: float = 0.0, dtype: type = np.float64
-) -> Diagonal:
+def xdiag(mvp_fn: Callable, dim: int, num_products: int, seed: int = 0, dtype: type = np.float64) -> Diagonal:
     """Returns the same as `hutchinson`, by XDiag: from at least 4 products, from as many as dimensions exactly.
 
     >>> estimate = xdiag(lambda v: np.array([3.0, 1.0, 0.5, 0.5]) * v, 4, 8)
     >>> estimate.diagonal.round(12).tolist(), estimate.num_vectors
     ([3.0, 1.0, 0.5, 0.5], 4)
 
-    Memory is 2 · num_products · dim numbers. The tolerance is not used: all products are needed for the first estimate.
+    Memory is 2 · num_products · dim numbers. mvp_fn, dim, seed and dtype are as for `lanczos`.
     """
     require(num_products >= 4, f"num_vectors must be at least 4, got {num_products}")
     if dim <= num_products:

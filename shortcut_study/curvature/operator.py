@@ -215,7 +215,7 @@ class Hessian:
         Args:
           method: "hutchinson"; or "xdiag" (Epperly, Tropp & Webber 2024), which errs less where few eigenvalues hold
             most of the matrix, more where all are alike, and holds 2 · num_vectors · dim numbers.
-          path, progress, **accuracy: As for `spectrum`; seed, tolerance, as for `estimators.hutchinson`.
+          path, progress, **accuracy: As for `spectrum`; seed, and of "hutchinson" tolerance, as for it.
         """
         require(method in DIAGONALS, f"method must be one of {', '.join(DIAGONALS)}, got {method!r}")
         with Watched(self, path, progress) as watched:
