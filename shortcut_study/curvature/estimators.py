@@ -15,7 +15,7 @@ Webber (2024) for XTrace and XDiag, exact on a low-rank part. By as many product
 less than Hutchinson's estimators where few eigenvalues hold the matrix; where all are alike, 1.5 to 2 times as much.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -71,8 +71,7 @@ def hutchinson(
     """
     require(min(num_vectors, dim) >= 1, f"num_vectors and dim must be at least 1, got {num_vectors}, {dim}")
     require(tolerance >= 0, f"tolerance must be at least 0, got {tolerance}")
-    random = np.random.default_rng(seed)
-    vectors = (np.where(random.random(dim) < 0.5, -1, 1).astype(dtype) for _ in range(num_vectors))
+    vectors = _signs(dim, num_vectors, seed, dtype)
     return _mean((v * multiplied(mvp_fn, v).astype(np.float64) for v in vectors), dim, tolerance)
 
 
@@ -89,13 +88,18 @@ def xdiag(mvp_fn: Callable, dim: int, num_products: int, seed: int = 0, dtype: t
     if dim <= num_products:
         exact = np.array([multiplied(mvp_fn, v)[i] for i, v in enumerate(np.eye(dim, dtype=dtype))], np.float64)
         return Diagonal(float(exact.sum()), 0.0, exact, np.zeros(dim), dim)
-    random = np.random.default_rng(seed)
-    sketch = _sketch(mvp_fn, np.where(random.random((num_products // 2, dim)) < 0.5, -1, 1).astype(dtype))
-    omega, images, q, of_q, s, t = sketch
+    omega, images, q, of_q, *small = _sketch(mvp_fn, np.stack([*_signs(dim, num_products // 2, seed, dtype)]))
+    s, t = (of.astype(dtype) for of in small)  # else each product below would copy Q in float64
     ranges = np.einsum("nj,jn->n", q, of_q, dtype=np.float64)  # diag QQᵀH
     without = ((v, hv, q @ of, of @ of_q, q @ along, of @ along) for v, hv, of, along in zip(omega, images, s.T, t.T))
     estimates = (ranges - u * hu + v * (hv - qt + u * st) for v, hv, u, hu, qt, st in without)
     return _mean(estimates, dim)._replace(num_vectors=2 * len(omega))
+
+
+def _signs(dim: int, count: int, seed: int, dtype: type) -> Iterator[np.ndarray]:
+    """Yields vectors [dim] of entries ±1."""
+    random = np.random.default_rng(seed)
+    return (np.where(random.random(dim) < 0.5, -1, 1).astype(dtype) for _ in range(count))
 
 
 def _mean(estimates: Iterable[np.ndarray], dim: int, tolerance: float = 0.0) -> Diagonal:
