@@ -6,7 +6,9 @@ as a machine's speed varies from minute to minute, and a ratio is taken within e
 PyTorch and TensorFlow in one process can crash it: a peer of another framework is a `Peer`.
 """
 
+import contextlib
 import dataclasses
+import functools
 import importlib.metadata
 import multiprocessing
 import os
@@ -22,7 +24,6 @@ from identity_matters.fields import check_fields, option
 from identity_matters.runs.machine import machine
 
 OTHERS = "other processes, CPU cores"
-UNRESOLVED = "not resolved"  # a time that is not above 0, after the time of setting up was taken from it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,12 +91,25 @@ def ratios(numerators: Iterable[float], denominators: Iterable[float]) -> list[f
     return [a / b for a, b in zip(numerators, denominators)]
 
 
+def check_same(what: str, ours: Any, theirs: Any, limit: float) -> None:
+    """Prints how much two arrays differ, over the largest number of ours; raises ArithmeticError above the limit."""
+    difference = abs(ours - theirs).max() / abs(ours).max()
+    print(f"{what}: ours and theirs differ by {difference:.1e} of the largest\n", flush=True)
+    if not difference <= limit:
+        raise ArithmeticError(
+            f"{what}: theirs differ from ours by {difference:.1e} of the largest, not the same function"
+        )
+
+
 class Peer:
     """Functions in a process of their own: those of another framework, without TensorFlow, or those of a worker.
 
     Args:
       make: A module's function that returns the functions by name.
       arguments: What it is called with.
+
+    Attributes:
+      functions: By name, functions that call those of the process.
 
     Raises:
       ModuleNotFoundError: what `make` imports is not installed. Any other exception of `make` is raised too.
@@ -107,7 +121,7 @@ class Peer:
         self._process = context.Process(target=_serve, args=(other, make, arguments), daemon=True)
         self._process.start()
         other.close()
-        self.receive()
+        self.functions = {name: functools.partial(self.call, name) for name in self.receive()}
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Returns what the function of that name returns, or raises what it raises, which ends the process."""
@@ -137,11 +151,20 @@ class Peer:
         self._process.join()
 
 
+def functions_of_peer(stack: contextlib.ExitStack, name: str, make: Callable, *arguments: Any) -> dict[str, Callable]:
+    """Returns the functions of a Peer that the stack ends; none, and a line says so, where it is not installed."""
+    try:
+        return stack.enter_context(Peer(make, *arguments)).functions
+    except ModuleNotFoundError as error:
+        print(f"{name} is left out: {error}\n")
+        return {}
+
+
 def _serve(connection: Connection, make: Callable[..., dict[str, Callable]], arguments: tuple) -> None:
     """Runs in the peer's process: makes the functions, then calls those that the connection names."""
     try:
         functions = make(*arguments)
-        connection.send(None)
+        connection.send(list(functions))
         while True:
             name, arguments = connection.recv()
             connection.send(functions[name](*arguments))
@@ -173,16 +196,11 @@ def environment() -> str:
     return ", ".join(parts)
 
 
-def spread(values: Iterable[float]) -> tuple[str, str]:
-    """Returns the median, and "min – max", with three digits."""
-    values = list(values)
-    text = [f"{v:,.0f}" if v >= 100 else f"{v:.3g}" for v in (statistics.median(values), min(values), max(values))]
-    return text[0], f"{text[1]} – {text[2]}"
-
-
 def with_range(values: Iterable[float]) -> str:
     """Returns "median (min – max)", with three digits."""
-    return "{} ({})".format(*spread(values))
+    values = list(values)
+    numbers = (statistics.median(values), min(values), max(values))
+    return "{} ({} – {})".format(*(f"{v:,.0f}" if v >= 100 else f"{v:.3g}" for v in numbers))
 
 
 def report(
@@ -195,29 +213,24 @@ def report(
     Args:
       title: What was measured.
       rows: Name of the row to name of the column to the values of each round; OTHERS is said below the title.
-      pairs: Name of a ratio to (column, column): it is taken where a row has both, each of them above 0 throughout.
+      pairs: Name of a ratio to (column, column), taken where a row has both.
       repeats: The number of rounds.
     """
     others = [cores for columns in rows.values() for cores in columns.get(OTHERS, ())]
     cells = {name: _cells(columns, pairs) for name, columns in rows.items()}
-    print(f"{environment()}\n\n{title}, {repeats} rounds; {OTHERS}: {spread(others)[0]}\n")
+    print(f"{environment()}\n\n{title}, {repeats} rounds; {OTHERS}: {statistics.median(others):.3g}\n")
     if len(rows) == 1:
         [(name, row)] = cells.items()
         print(table((name, "median (min – max)"), list(row.items())))
     else:
         columns = list(dict.fromkeys(name for row in cells.values() for name in row))
         print(table(("", *columns), [(name, *(row.get(c, "–") for c in columns)) for name, row in cells.items()]))
-    if any(UNRESOLVED in row.values() for row in cells.values()):
-        print(f"\n{UNRESOLVED}: it took no longer than setting up varies; measure more of it")
 
 
 def _cells(columns: dict[str, list[float]], pairs: dict[str, tuple[str, str]]) -> dict[str, str]:
     """Returns the cells of a row by column, those of the ratios last."""
-    measured = {name: values for name, values in columns.items() if name != OTHERS}
-    resolved = {name for name, values in measured.items() if min(values) > 0}
-    cells = {name: with_range(measured[name]) if name in resolved else UNRESOLVED for name in measured}
-    both = {name: pair for name, pair in pairs.items() if resolved.issuperset(pair)}
-    return cells | {name: with_range(ratios(measured[a], measured[b])) for name, (a, b) in both.items()}
+    both = {name: ratios(columns[a], columns[b]) for name, (a, b) in pairs.items() if {a, b} <= columns.keys()}
+    return {name: with_range(values) for name, values in (columns | both).items() if name != OTHERS}
 
 
 def table(header: Iterable[str], rows: list[tuple[str, ...]]) -> str:

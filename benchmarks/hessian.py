@@ -24,12 +24,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks import peers
-from benchmarks.harness import Benchmark, Peer, interleaved, ratios, report, seconds
+from benchmarks.harness import Benchmark, check_same, functions_of_peer, interleaved, ratios, report, seconds
 from identity_matters.fields import option, require
 from launch import launcher
 
 WIDTH = 10
 TARGET = 0.15  # of the time of the eigenvalues
+MAX_DIFFERENCE = 1e-9  # of the Hessians, over the largest number of ours
 OURS, EIGENVALUES, TORCH, TAPE = "ours, s", "eigenvalues, s", "torch, s", "tape, s"
 PAIRS = {"torch / ours": (TORCH, OURS), "tape / ours": (TAPE, OURS)}
 
@@ -89,26 +90,14 @@ def _row(
 
 
 def _peers(stack: contextlib.ExitStack, result: np.ndarray, problem: tuple) -> dict[str, Callable[[], float]]:
-    """Returns by name functions that return the seconds of a peer's call, after a first one.
-
-    torch runs in a process of its own, which the stack ends; where it is not installed it is left out.
-    """
+    """Returns by name functions that return the seconds of a peer's call, after a first one, which is checked."""
     tape = _tape_hessian(*problem)
-    _check_same(tape(), result)
+    check_same("the tape's Hessian", result, tape(), MAX_DIFFERENCE)
     cases = {TAPE: lambda: seconds(tape)}
-    try:
-        peer = stack.enter_context(Peer(peers.dense_hessian, *problem))
-        _check_same(peer.call("hessian"), result)
-        cases[TORCH] = lambda: peer.call("seconds")
-    except ModuleNotFoundError as error:
-        print(f"torch is left out: {error}")
+    if torch := functions_of_peer(stack, "torch", peers.dense_hessian, *problem):
+        check_same("torch's Hessian", result, torch["hessian"](), MAX_DIFFERENCE)
+        cases[TORCH] = torch["seconds"]
     return cases
-
-
-def _check_same(other: np.ndarray, result: np.ndarray) -> None:
-    difference = np.abs(other - result).max() / np.abs(result).max()
-    if not difference <= 1e-9:
-        raise ArithmeticError(f"a peer's Hessian differs from ours by {difference:.1e}")
 
 
 def _tape_hessian(weights: np.ndarray, input_moment: np.ndarray, cross_moment: np.ndarray) -> Callable[[], np.ndarray]:

@@ -26,7 +26,6 @@ Measured on 2 cores of an AMD EPYC (AVX-512), TensorFlow 2.21, Keras 3.15, PyTor
 
 import contextlib
 import dataclasses
-import functools
 import os
 import time
 from collections.abc import Callable
@@ -35,7 +34,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from benchmarks import peers
-from benchmarks.harness import OTHERS, Benchmark, Peer, interleaved, report, seconds, table
+from benchmarks.harness import Benchmark, check_same, functions_of_peer, interleaved, report, seconds, table
 from benchmarks.peers import EIGENVALUE, GRADIENT, LANCZOS, PRODUCT, TRACE
 from benchmarks.train_step import kernels_of
 from identity_matters.config import ModelConfig
@@ -50,7 +49,7 @@ SMALL = ModelConfig(widths=(16, 32, 64), blocks_per_stage=(2, 2, 2), residual_in
 EXACT = ModelConfig(
     image_shape=(8, 8, 3), stem_width=2, widths=(2, 4), blocks_per_stage=(1, 1), residual_initializer="standard"
 )
-MAX_DIFFERENCE = 1e-3  # of two products, over their norm
+MAX_DIFFERENCE = 1e-3  # of two products, over the largest number of ours
 PAPER = MODEL_PRESETS["cifar10"]
 NAMES = (GRADIENT, PRODUCT, LANCZOS)
 NUM_PRODUCTS = 99  # of each estimate, a multiple of three for Hutch++
@@ -87,119 +86,96 @@ class LanczosBenchmark(Benchmark):
 def main(benchmark: LanczosBenchmark) -> None:
     """Times all sides in turns, finds largest eigenvalue and trace of a small network, and prints the tables."""
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # JAX would leave PyTorch a quarter of a GPU
-    start = time.perf_counter()
-    side = ours(benchmark.network, benchmark)
-    took = time.perf_counter() - start
-    measured = {(OURS, name): functools.partial(seconds, side[name]) for name in NAMES}
-    estimates = {} if benchmark.paper_network else our_estimates(benchmark)
+    rows = {}
     with contextlib.ExitStack() as stack:
-        for name, make in PEERS.items():
-            try:
-                peer = stack.enter_context(peer_of(make, benchmark.network, benchmark))
-                check_same_products(side, peer, name)
-                if estimates:
-                    small = stack.enter_context(peer_of(make, EXACT, benchmark))
-                    their_estimates = {estimate: small.call(estimate, NUM_PRODUCTS) for estimate in (EIGENVALUE, TRACE)}
-                    estimates |= {(name, estimate): (value, "none") for estimate, value in their_estimates.items()}
-                names = NAMES if make is peers.pyhessian else NAMES[1:]
-                measured |= {(name, what): functools.partial(peer.call, what) for what in names}
-            except ModuleNotFoundError as error:
-                print(f"{name} is left out: {error}\n")
-        times = interleaved({key: measured[key] for key in sorted(measured, key=by_name)}, benchmark.repeats)
-    columns = [OURS, *PEERS]
-    rows = {name: {of: times[of, name] for of in columns if (of, name) in times} for name in NAMES}
-    rows[PRODUCT][OTHERS] = times[OTHERS]
-    report(
-        f"{side['dim']:,} weights, {benchmark.examples} examples, {took:.1f} s before the first product, checked",
-        rows,
-        {f"{name} / {OURS}": (name, OURS) for name in PEERS},
-        benchmark.repeats,
-    )
-    if estimates:
+        dim, sides = sides_of(stack, benchmark.network, benchmark)
+        for name in NAMES:  # curvlinops has no gradient
+            cases = {side: functions[name] for side, functions in sides.items() if name in functions}
+            rows[name] = interleaved(cases, benchmark.repeats)
+    ratios = {f"{name} / {OURS}": (name, OURS) for name in PEERS}
+    report(f"{dim:,} weights, {benchmark.examples} examples, checked", rows, ratios, benchmark.repeats)
+    if not benchmark.paper_network:
         print(f"\nby {NUM_PRODUCTS} products each:\n")
-        print(table(("estimate", "value", "error", "its bound"), _exact_rows(estimates, *exact_numbers(benchmark))))
+        print(table(("estimate", "value", "error", "its bound"), estimates(benchmark)))
 
 
-def by_name(key: tuple[str, str]) -> int:
-    """Returns where what is measured stands: each of it by all sides in turn."""
-    return NAMES.index(key[1])
+def sides_of(
+    stack: contextlib.ExitStack, config: ModelConfig, benchmark: LanczosBenchmark
+) -> tuple[int, dict[str, dict[str, Callable]]]:
+    """Returns the number of weights and, by side, functions by what they compute of the same problem, as in peers.py.
 
-
-def problem(config: ModelConfig, benchmark: LanczosBenchmark) -> tuple["keras.Model", np.ndarray, np.ndarray]:
-    """Returns the network, and random images and labels."""
+    Raises:
+      ArithmeticError: a peer's product with a vector differs from ours by more than MAX_DIFFERENCE.
+    """
     from identity_matters.model import all_conv_resnet
 
     random = np.random.default_rng(benchmark.seed)
     images = random.standard_normal((benchmark.examples, *config.image_shape), np.float32)
-    return all_conv_resnet(config, benchmark.seed), images, random.integers(0, config.num_classes, benchmark.examples)
+    labels = random.integers(0, config.num_classes, benchmark.examples)
+    start = time.perf_counter()
+    network = all_conv_resnet(config, benchmark.seed)
+    settings = (benchmark.batch_size, benchmark.order, benchmark.seed, benchmark.precision == "highest")
+    problem = peers.Problem(config, kernels_of(network), images, labels, *settings)
+    dim, ours = our_side(network, problem)
+    print(f"{time.perf_counter() - start:.1f} s before our first product\n")
+    vector = np.random.default_rng(benchmark.seed).standard_normal(dim, np.float32)
+    sides = {name: functions_of_peer(stack, name, make, problem) for name, make in PEERS.items()}
+    for name, functions in sides.items():
+        if functions:
+            check_same(
+                f"the Hessian product of {name}", ours["apply"](vector), functions["apply"](vector), MAX_DIFFERENCE
+            )
+    return dim, {OURS: ours} | {name: functions for name, functions in sides.items() if functions}
 
 
-def ours(config: ModelConfig, benchmark: LanczosBenchmark) -> dict[str, Any]:
-    """Returns functions by what they compute, and the number of weights, their shapes and a vector."""
-    from shortcut_study.curvature import Hessian
-    from shortcut_study.curvature.lanczos import lanczos
-
-    network, images, labels = problem(config, benchmark)
-    h = Hessian(network, images, labels, batch_size=benchmark.batch_size, precision=benchmark.precision)
-    vector = np.random.default_rng(benchmark.seed).standard_normal(h.shape[0], np.float32)
-    return {
-        "dim": h.shape[0],
-        "shapes": [variable.shape for variable in network.trainable_variables],
-        "vector": vector,
-        "apply": h.__matmul__,
-        GRADIENT: h.gradient_at,
-        PRODUCT: lambda: h @ vector,
-        LANCZOS: lambda: lanczos(h.__matmul__, h.shape[0], benchmark.order, benchmark.seed, np.float32),
-    }
-
-
-def peer_of(make: Callable, config: ModelConfig, benchmark: LanczosBenchmark) -> Peer:
-    """Returns a peer on the same problem. Raises ModuleNotFoundError where it or PyTorch is not installed."""
-    network, images, labels = problem(config, benchmark)
-    numbers = (benchmark.batch_size, benchmark.order, benchmark.seed, benchmark.precision == "highest")
-    return Peer(make, config, kernels_of(network), images, labels, *numbers)
-
-
-def check_same_products(ours: dict, theirs: Peer, name: str) -> None:
-    """Raises ArithmeticError if the products with one vector differ by more than MAX_DIFFERENCE."""
-    sizes = [int(np.prod(shape)) for shape in ours["shapes"]]
-    parts = np.split(ours["vector"], np.cumsum(sizes)[:-1])
-    kernels = [np.moveaxis(part.reshape(shape), (-1, -2), (0, 1)) for part, shape in zip(parts, ours["shapes"])]
-    their_product = [np.moveaxis(part, (0, 1), (-1, -2)).ravel() for part in theirs.call("apply", kernels)]
-    exact = ours["apply"](ours["vector"])
-    difference = np.linalg.norm(np.concatenate(their_product) - exact) / np.linalg.norm(exact)
-    print(f"difference of the Hessian products, ours and those of {name}: {difference:.1e} of their norm\n")
-    if not difference <= MAX_DIFFERENCE:
-        raise ArithmeticError(f"the product of {name} differs from ours by {difference:.1e}: not the same Hessian")
-
-
-def exact_numbers(benchmark: LanczosBenchmark) -> tuple[dict[str, float], int]:
-    """Returns the largest eigenvalue and the trace of EXACT, by all products in float64, and its number of weights."""
-    from shortcut_study.curvature import Hessian
-
-    h = Hessian(*problem(EXACT, benchmark), batch_size=benchmark.batch_size, dtype="float64")
-    eigenvalues = np.linalg.eigvalsh(h @ np.eye(h.shape[0]))
-    return {EIGENVALUE: eigenvalues[-1], TRACE: eigenvalues.sum()}, h.shape[0]
-
-
-def our_estimates(benchmark: LanczosBenchmark) -> dict[tuple[str, str], tuple[float, str]]:
-    """Returns (value, bound) by (side, estimate), each by NUM_PRODUCTS."""
+def our_side(network: "keras.Model", problem: peers.Problem) -> tuple[int, dict[str, Callable]]:
+    """Returns the number of weights, and functions as those of a peer; "eigenvalues" returns all in float64."""
     from shortcut_study.curvature import Hessian
     from shortcut_study.curvature.lanczos import lanczos, ritz
 
-    h = Hessian(*problem(EXACT, benchmark), batch_size=benchmark.batch_size)
-    ritz_pairs = ritz(lanczos(h.__matmul__, h.shape[0], NUM_PRODUCTS, benchmark.seed, np.float32))
-    both = h.diagonal(num_vectors=NUM_PRODUCTS, seed=benchmark.seed, progress=False)
-    numbers = {EIGENVALUE: (ritz_pairs.values[-1], ritz_pairs.error_bounds[-1]), TRACE: (both.trace, both.trace_error)}
-    return {(OURS, name): (float(value), f"{bound:.1e}") for name, (value, bound) in numbers.items()}
+    _, _, images, labels, batch_size, order, seed, is_exact = problem
+    h = Hessian(network, images, labels, batch_size=batch_size, precision="highest" if is_exact else "default")
+    vector = np.random.default_rng(seed).standard_normal(h.shape[0], np.float32)
+
+    def our_lanczos(order: int) -> Any:
+        return lanczos(h.__matmul__, h.shape[0], order, seed, np.float32)
+
+    def largest_eigenvalue(products: int) -> tuple[float, float]:
+        pairs = ritz(our_lanczos(products))
+        return pairs.values[-1], pairs.error_bounds[-1]
+
+    def trace(products: int) -> tuple[float, float]:
+        estimate = h.diagonal(num_vectors=products, seed=seed, progress=False)
+        return estimate.trace, estimate.trace_error
+
+    def eigenvalues() -> np.ndarray:
+        exact = Hessian(network, images, labels, batch_size=batch_size, dtype="float64")
+        return np.linalg.eigvalsh(exact @ np.eye(h.shape[0]))
+
+    return h.shape[0], {
+        GRADIENT: lambda: seconds(h.gradient_at),
+        PRODUCT: lambda: seconds(h.__matmul__, vector),
+        LANCZOS: lambda: seconds(our_lanczos, order),
+        "apply": h.__matmul__,
+        EIGENVALUE: largest_eigenvalue,
+        TRACE: trace,
+        "eigenvalues": eigenvalues,
+    }
 
 
-def _exact_rows(estimates: dict, exact: dict[str, float], dim: int) -> list[tuple[str, ...]]:
-    """Returns the lines of the second table."""
-    rows = [(f"{name}, exact, {dim} weights", f"{value:.6f}", "", "") for name, value in exact.items()]
-    for (side, name), (value, bound) in estimates.items():
-        rows.append((f"{name}, {side}", f"{value:.6f}", f"{abs(value - exact[name]):.1e}", bound))
-    return sorted(rows)
+def estimates(benchmark: LanczosBenchmark) -> list[tuple[str, ...]]:
+    """Returns the rows of the second table, on EXACT: the numbers by all products in float64, then each side's."""
+    rows = []
+    with contextlib.ExitStack() as stack:
+        dim, sides = sides_of(stack, EXACT, benchmark)
+        eigenvalues = sides[OURS]["eigenvalues"]()
+        for name, exact in ((EIGENVALUE, eigenvalues[-1]), (TRACE, eigenvalues.sum())):
+            rows.append((f"{name}, exact, {dim} weights", f"{exact:.6f}", "", ""))
+            for side, functions in sides.items():
+                value, bound = functions[name](NUM_PRODUCTS)
+                said = "none" if bound is None else f"{bound:.1e}"
+                rows.append((f"{name}, {side}", f"{value:.6f}", f"{abs(value - exact):.1e}", said))
+    return rows
 
 
 GPU = LanczosBenchmark(repeats=3, examples=1000, batch_size=500, order=5, paper_network=True, precision="default")

@@ -5,7 +5,7 @@ Kernels come as our layers hold them, NumPy [k, k, in, out] by layer name, so th
 
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,7 @@ EIGENVALUE, TRACE = "largest eigenvalue", "trace"
 
 
 def training(run: TrainConfig, kernels: dict[str, np.ndarray]) -> dict[str, Callable]:
-    """Returns steps of the same network, by name (steps → images/s), "steps", their names, and "logits".
+    """Returns "logits" and, by name, steps of the same network, functions of their number that return images/s.
 
     The images of a batch are prepared in advance: look-up, augmentation, standardisation and metrics are left out.
     Steps in bfloat16 are under autocast. Where nothing can be compiled, a line says so and that step is left out.
@@ -65,7 +65,7 @@ def training(run: TrainConfig, kernels: dict[str, np.ndarray]) -> dict[str, Call
     def timed(kind: tuple[Callable, bool]) -> Callable[[int], float]:
         return lambda steps: rate(lambda: train(*kind, steps), 1, steps * run.batch_size)
 
-    return {name: timed(kind) for name, kind in steps.items()} | {"steps": lambda: list(steps), "logits": logits}
+    return {name: timed(kind) for name, kind in steps.items()} | {"logits": logits}
 
 
 def torch_device() -> Any:
@@ -110,21 +110,38 @@ def torch_logits(kernels: dict[str, Any], x: Any, config: ModelConfig) -> Any:
     return F.linear(x.mean((2, 3)), kernels["projection"])
 
 
-def pyhessian(
-    config: ModelConfig, kernels: dict[str, np.ndarray], images: np.ndarray, labels: np.ndarray, batch_size: int,
-    order: int, seed: int, is_exact: bool,
-) -> dict[str, Callable]:  # fmt: skip
-    """Returns PyHessian on the same network and examples: the seconds of each measurement, "apply", and the estimates.
+class Problem(NamedTuple):
+    """A loss whose Hessian is measured: all_conv_resnet with these kernels on labelled images.
 
-    The latter are functions of the number of products. On a GPU convolutions are in TensorFloat-32 unless is_exact.
+    On a GPU, convolutions are in TensorFloat-32, PyTorch's default, unless is_exact. `seed` is that of the vectors.
+    """
+
+    config: ModelConfig
+    kernels: dict[str, np.ndarray]
+    images: np.ndarray  # float32 [n, height, width, channels]
+    labels: np.ndarray
+    batch_size: int
+    order: int  # steps of Lanczos
+    seed: int
+    is_exact: bool
+
+
+def pyhessian(problem: Problem) -> dict[str, Callable]:
+    """Returns PyHessian's functions: the seconds of each measurement, the product "apply", and the estimates.
+
+    The estimates are functions of the number of products.
     """
     import torch
     from pyhessian import hessian
     from torch.nn import functional as F
 
-    torch.eig = _eig
+    def eig(matrix: Any, eigenvectors: bool) -> tuple[Any, Any]:
+        values, vectors = torch.linalg.eigh(matrix)  # symmetric
+        return torch.stack([values, torch.zeros_like(values)], 1), vectors
+
+    torch.eig = eig  # PyTorch has dropped it
     warnings.filterwarnings("ignore", "Using backward")  # of a leak that PyHessian avoids
-    model, batches = _torch_problem(config, kernels, images, labels, batch_size, seed, is_exact)
+    model, batches = _torch_problem(problem)
     peer = hessian(model, F.cross_entropy, dataloader=batches, cuda=batches[0][0].is_cuda)
     peer.params = list(model.parameters())
     vector = [torch.randn_like(parameter) for parameter in peer.params]
@@ -134,25 +151,18 @@ def pyhessian(
             model.zero_grad()
             F.cross_entropy(model(images), labels).backward()
 
-    def apply(parts: list[np.ndarray]) -> list[np.ndarray]:
-        parts = [torch.from_numpy(part).to(vector[0].device) for part in parts]
-        return [part.cpu().numpy() for part in peer.dataloader_hv_product(parts)[1]]
-
     return {
         GRADIENT: lambda: seconds(_finished, gradient),
         PRODUCT: lambda: seconds(_finished, peer.dataloader_hv_product, vector),
-        LANCZOS: lambda: seconds(_finished, lambda: peer.density(iter=order, n_v=1)),
-        "apply": apply,
-        EIGENVALUE: lambda products: peer.eigenvalues(maxIter=products, tol=0)[0][0],
-        TRACE: lambda products: float(np.mean(peer.trace(maxIter=products, tol=0))),
+        LANCZOS: lambda: seconds(_finished, lambda: peer.density(iter=problem.order, n_v=1)),
+        "apply": _on_our_vectors(lambda parts: peer.dataloader_hv_product(parts)[1], peer.params),
+        EIGENVALUE: lambda products: (peer.eigenvalues(maxIter=products, tol=0)[0][0], None),
+        TRACE: lambda products: (float(np.mean(peer.trace(maxIter=products, tol=0))), None),
     }
 
 
-def curvlinops(
-    config: ModelConfig, kernels: dict[str, np.ndarray], images: np.ndarray, labels: np.ndarray, batch_size: int,
-    order: int, seed: int, is_exact: bool,
-) -> dict[str, Callable]:  # fmt: skip
-    """Returns curvlinops on the same network and examples, as `pyhessian` does, but for the gradient.
+def curvlinops(problem: Problem) -> dict[str, Callable]:
+    """Returns curvlinops' functions, as `pyhessian` does, without a gradient.
 
     Its Lanczos does not reorthogonalise; its trace is by Hutch++.
     """
@@ -160,23 +170,37 @@ def curvlinops(
     from curvlinops import HessianLinearOperator, hutchpp_trace
     from curvlinops.papyan2020traces.spectrum import fast_lanczos
 
-    model, batches = _torch_problem(config, kernels, images, labels, batch_size, seed, is_exact)
+    model, batches = _torch_problem(problem)
     parameters, loss = list(model.parameters()), torch.nn.CrossEntropyLoss()
     peer = HessianLinearOperator(model, loss, parameters, batches, check_deterministic=False)
     vector = torch.randn(peer.shape[1], device=parameters[0].device)
 
-    def apply(parts: list[np.ndarray]) -> list[np.ndarray]:
-        flat = peer @ torch.cat([torch.from_numpy(part).reshape(-1) for part in parts]).to(vector.device)
-        sizes = [p.numel() for p in parameters]
-        return [part.reshape(p.shape).cpu().numpy() for part, p in zip(flat.split(sizes), parameters)]
+    def product(parts: list[Any]) -> list[Any]:
+        flat = peer @ torch.cat([part.reshape(-1) for part in parts])
+        return [part.reshape(p.shape) for part, p in zip(flat.split([p.numel() for p in parameters]), parameters)]
 
     return {
         PRODUCT: lambda: seconds(_finished, lambda: peer @ vector),
-        LANCZOS: lambda: seconds(_finished, fast_lanczos, peer, order),
-        "apply": apply,
-        EIGENVALUE: lambda products: float(fast_lanczos(peer, products)[0].max()),
-        TRACE: lambda products: float(hutchpp_trace(peer, products)),
+        LANCZOS: lambda: seconds(_finished, fast_lanczos, peer, problem.order),
+        "apply": _on_our_vectors(product, parameters),
+        EIGENVALUE: lambda products: (float(fast_lanczos(peer, products)[0].max()), None),
+        TRACE: lambda products: (float(hutchpp_trace(peer, products)), None),
     }
+
+
+def _on_our_vectors(product: Callable, parameters: list[Any]) -> Callable[[np.ndarray], np.ndarray]:
+    """Returns a product of PyTorch's parts [out, in, k, k] as one of vectors over our kernels [k, k, in, out]."""
+    import torch
+
+    shapes = [(*p.shape[2:], p.shape[1], p.shape[0]) for p in parameters]
+    ends = np.cumsum([p.numel() for p in parameters])
+
+    def apply(vector: np.ndarray) -> np.ndarray:
+        ours = [part.reshape(shape) for part, shape in zip(np.split(vector, ends[:-1]), shapes)]
+        parts = [torch.tensor(np.moveaxis(part, (-1, -2), (0, 1)), device=parameters[0].device) for part in ours]
+        return np.concatenate([np.moveaxis(part.cpu().numpy(), (0, 1), (-1, -2)).ravel() for part in product(parts)])
+
+    return apply
 
 
 def _finished(function: Callable, *arguments: Any) -> None:
@@ -188,43 +212,28 @@ def _finished(function: Callable, *arguments: Any) -> None:
         torch.cuda.synchronize()
 
 
-def _torch_problem(
-    config: ModelConfig, kernels: dict[str, np.ndarray], images: np.ndarray, labels: np.ndarray, batch_size: int,
-    seed: int, is_exact: bool,
-) -> tuple[Any, list]:  # fmt: skip
+def _torch_problem(problem: Problem) -> tuple[Any, list]:
     """Returns the network and the batches, on a GPU if there is one."""
-    import torch
-
-    device = torch_device()
-    torch.backends.cudnn.allow_tf32 = not is_exact  # PyTorch's default: convolutions, and no other products
-    torch.manual_seed(seed)
-    x, y = torch.from_numpy(images).permute(0, 3, 1, 2).to(device), torch.from_numpy(labels).to(device)
-    return _torch_module(config, kernels).to(device), list(zip(x.split(batch_size), y.split(batch_size)))
-
-
-def _torch_module(config: ModelConfig, kernels: dict[str, np.ndarray]) -> Any:
     import torch
 
     class Network(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            tensors = torch_kernels(kernels, torch_device())
+            tensors = torch_kernels(problem.kernels, device)
             self.projection = tensors.pop("projection")
             self.names = list(tensors)
             self.kernels = torch.nn.ParameterList(tensors.values())
 
         def forward(self, x: Any) -> Any:
-            return torch_logits(dict(zip(self.names, self.kernels)) | {"projection": self.projection}, x, config)
+            kernels = dict(zip(self.names, self.kernels)) | {"projection": self.projection}
+            return torch_logits(kernels, x, problem.config)
 
-    return Network()
-
-
-def _eig(matrix: Any, eigenvectors: bool) -> tuple[Any, Any]:
-    """torch.eig, which PyTorch has dropped, for the symmetric matrix that PyHessian gives it."""
-    import torch
-
-    values, vectors = torch.linalg.eigh(matrix)
-    return torch.stack([values, torch.zeros_like(values)], 1), vectors
+    device = torch_device()
+    torch.backends.cudnn.allow_tf32 = not problem.is_exact  # PyTorch's default: convolutions, and no other products
+    torch.manual_seed(problem.seed)
+    x = torch.from_numpy(problem.images).permute(0, 3, 1, 2).to(device)
+    y = torch.from_numpy(problem.labels).to(device)
+    return Network().to(device), list(zip(x.split(problem.batch_size), y.split(problem.batch_size)))
 
 
 def dense_hessian(weights: np.ndarray, input_moment: np.ndarray, cross_moment: np.ndarray) -> dict[str, Callable]:

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks import peers
-from benchmarks.harness import Benchmark, Peer, interleaved, rate, report, synthetic_data
+from benchmarks.harness import Benchmark, check_same, functions_of_peer, interleaved, rate, report, synthetic_data
 from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.fields import option, require
 from identity_matters.presets import TRAIN_PRESETS
@@ -117,12 +117,10 @@ def main(benchmark: StepBenchmark) -> None:
     run = dataclasses.replace(run, batch_size=batch_size, steps_per_execution=per_call)
     network, timed = _our_measurements(benchmark, run)
     with contextlib.ExitStack() as stack:
-        try:
-            peer = stack.enter_context(Peer(peers.training, run, kernels_of(network)))
-            check_same_function(run, peer)
-            timed |= {name: functools.partial(peer.call, name, benchmark.steps) for name in peer.call("steps")}
-        except ModuleNotFoundError as error:
-            print(f"PyTorch is left out: {error}\n")
+        theirs = functions_of_peer(stack, "PyTorch", peers.training, run, kernels_of(network))
+        if theirs:
+            check_same_function(run, theirs.pop("logits"))
+        timed |= {name: functools.partial(steps, benchmark.steps) for name, steps in theirs.items()}
         rates = interleaved(timed, benchmark.repeats)
     billions = training_flops(network) / 1e9  # for one image
     for name, images_per_second in ((CONVOLUTIONS, OURS), (CONVOLUTIONS_BFLOAT16, BFLOAT16)):
@@ -217,7 +215,7 @@ def kernels_of(network: "keras.Model") -> dict[str, np.ndarray]:
     return {layer.name: np.asarray(layer.kernel) for layer in network.layers if layer.weights}
 
 
-def check_same_function(run: TrainConfig, peer: Peer) -> None:
+def check_same_function(run: TrainConfig, their_logits: Callable) -> None:
     """Raises ArithmeticError if PyTorch's logits of one batch are not ours, up to MAX_RELATIVE_DIFFERENCE.
 
     The kernels are drawn by the standard initialiser: under the paper's small one the
@@ -228,11 +226,8 @@ def check_same_function(run: TrainConfig, peer: Peer) -> None:
     config = dataclasses.replace(run.model, residual_initializer="standard")
     network = all_conv_resnet(config, run.seed)
     images = np.random.default_rng(run.seed).standard_normal((run.batch_size, *config.image_shape), np.float32)
-    ours = network.predict_on_batch(images)
-    difference = np.abs(ours - peer.call("logits", kernels_of(network), images)).max() / np.abs(ours).max()
-    print(f"largest difference of the logits, ours and PyTorch's: {difference:.1e} of the largest logit\n")
-    if not difference <= MAX_RELATIVE_DIFFERENCE:
-        raise ArithmeticError(f"PyTorch's logits differ from ours by {difference:.1e}: not the same function")
+    theirs = their_logits(kernels_of(network), images)
+    check_same("PyTorch's logits", network.predict_on_batch(images), theirs, MAX_RELATIVE_DIFFERENCE)
 
 
 cli = launcher.command(main, PRESETS, manual=__doc__)

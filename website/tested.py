@@ -125,7 +125,7 @@ RUN_ELSEWHERE: dict[str, str] = {
     ),
     **{
         f"python -m benchmarks.{name}": _BENCHMARK
-        for name in ("factorization hessian input_stream lanczos scaling sweep train_step".split())
+        for name in ("hessian input_stream lanczos scaling train_step".split())
     },
     "python -m tests.attack --minutes=30": "tests/attack/test_attack.py::test_two_tries_of_each_kind",
     "python -m tests.mutation_sweep": "tests/test_mutation_sweep.py::test_a_sweep_reports_what_no_test_notices",

@@ -6,7 +6,6 @@ import sys
 import pytest
 from refusals import refused
 
-from benchmarks.memorization import MemorizationBenchmark
 from benchmarks.train_step import StepBenchmark
 
 
@@ -21,15 +20,9 @@ from benchmarks.train_step import StepBenchmark
             "ours / matrix product, both in bfloat16",
         ),
         ("benchmarks.input_stream --repeats=1 --seconds=0.1", "tf.data, image by image"),
-        ("benchmarks.factorization --repeats=1 --dimensions=60", "rotation, 60"),
         ("benchmarks.hessian --depths=4,8 --repeats=1", "8"),
         ("benchmarks.lanczos --repeats=1 --examples=16 --batch_size=8 --order=3", "trace, ours"),
-        (
-            "benchmarks.sweep --depths=4 --relu_depths=2 --runs=2 --relu_runs=2 --epochs=2 --relu_epochs=2 --repeats=1",
-            "linear, depth 4, 2 runs",
-        ),
         ("benchmarks.scaling --preset=mnist --repeats=1 --steps=2", "two workers / one process"),
-        ("benchmarks.memorization --repeats=1 --table_points=200 --widths=2,8", "build + verify"),
     ],
 )
 def test_a_benchmark_prints_its_table(command, row):
@@ -39,11 +32,6 @@ def test_a_benchmark_prints_its_table(command, row):
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert any(line.startswith(f"| {row} ") for line in done.stdout.splitlines()), done.stdout
-
-
-@pytest.mark.parametrize("widths", [{"width": 1}, {"widths": (8, 0)}])
-def test_a_width_that_no_memorising_network_has_is_refused(widths):
-    assert "width and widths must be at least 2, got" in refused(MemorizationBenchmark, **widths)
 
 
 def test_steps_that_no_whole_number_of_calls_makes_are_refused():

@@ -1,5 +1,6 @@
 """benchmarks.harness: the rounds, the table, and peers that fail."""
 
+import contextlib
 import os
 
 import numpy as np
@@ -44,7 +45,7 @@ def test_a_peer_answers_from_a_process_of_its_own_which_ends_with_it():
         pid = peer.call("pid")
         assert pid != os.getpid()
         with pytest.raises(ArithmeticError, match="not the same function"):
-            peer.call("fail")
+            peer.functions["fail"]()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 
@@ -54,9 +55,9 @@ def test_a_peer_that_crashes_is_an_error_here_and_no_crash():
         peer.call("crash")
 
 
-def test_a_peer_whose_framework_is_not_installed_says_so():
-    with pytest.raises(ModuleNotFoundError, match="no_such_framework"):
-        harness.Peer(missing)
+def test_a_peer_whose_framework_is_not_installed_is_left_out_and_a_line_says_so(capsys):
+    assert harness.functions_of_peer(contextlib.ExitStack(), "torch", missing) == {}
+    assert "torch is left out: No module named 'no_such_framework'" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("system", ["Linux", "macOS"])
@@ -68,10 +69,10 @@ def test_the_environment_line_names_the_machine_and_the_versions(system, monkeyp
     assert line.startswith(machine.machine()) and "numpy " in line
 
 
-def test_a_table_is_aligned_and_a_spread_has_three_digits():
-    rows = [("step", *harness.spread([1.23456, 1234.5, 12.0]))]
-    assert rows == [("step", "12", "1.23 – 1,234")]
-    lines = harness.table(("measured", "median", "min – max"), rows).splitlines()
+def test_a_table_is_aligned_and_a_range_has_three_digits():
+    rows = [("step", harness.with_range([1.23456, 1234.5, 12.0]))]
+    assert rows == [("step", "12 (1.23 – 1,234)")]
+    lines = harness.table(("measured", "median (min – max)"), rows).splitlines()
     assert len({len(line) for line in lines}) == 1 and lines[1].startswith("| ----")
 
 
@@ -79,18 +80,26 @@ def test_a_ratio_is_that_of_the_first_to_the_second_in_each_round():
     assert harness.ratios([2.0, 9.0], [1.0, 3.0]) == [2.0, 3.0]
 
 
-def test_a_report_has_a_ratio_where_both_times_are_above_0_and_a_dash_where_a_row_lacks_a_column(capsys):
+def test_a_report_has_a_ratio_where_a_row_has_both_and_a_dash_where_it_lacks_a_column(capsys):
     rows = {
-        "a": {"sweep": [0.5, 0.25], "loop": [2.0, -0.1], "peer": [4.0, 4.0], harness.OTHERS: [0.5, 0.5]},
-        "b": {"sweep": [0.5, 0.0], "loop": [2.0, 2.0]},
+        "a": {"sweep": [0.5, 0.25], "loop": [2.0, 0.1], "peer": [4.0, 4.0], harness.OTHERS: [0.5, 0.5]},
+        "b": {"sweep": [0.5, 0.5], "loop": [2.0, 2.0]},
     }
-    harness.report("sweeps", rows, {"loop / sweep": ("loop", "sweep"), "peer / sweep": ("peer", "sweep")}, 2)
-    _, title, *lines, advice = filter(None, capsys.readouterr().out.splitlines())
-    assert title == f"sweeps, 2 rounds; {harness.OTHERS}: 0.5" and "measure more" in advice
+    harness.report("sweeps", rows, {"peer / sweep": ("peer", "sweep")}, 2)
+    _, title, *lines = filter(None, capsys.readouterr().out.splitlines())
+    assert title == f"sweeps, 2 rounds; {harness.OTHERS}: 0.5"
     assert [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if "--" not in line] == [
         ["", "sweep", "loop", "peer", "peer / sweep"],
-        ["a", "0.375 (0.25 – 0.5)", "not resolved", "4 (4 – 4)", "12 (8 – 16)"],
-        ["b", "not resolved", "2 (2 – 2)", "–", "–"],
+        ["a", "0.375 (0.25 – 0.5)", "1.05 (0.1 – 2)", "4 (4 – 4)", "12 (8 – 16)"],
+        ["b", "0.5 (0.5 – 0.5)", "2 (2 – 2)", "–", "–"],
     ]
     harness.report("one", {"a": {"sweep": [2.0], harness.OTHERS: [0.0]}}, {}, 1)
     assert "| sweep |          2 (2 – 2) |" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("theirs", [[1.0, 2.1], [np.nan, 2.0]])
+def test_results_that_differ_end_a_benchmark(theirs, capsys):
+    harness.check_same("sums", np.array([1.0, 2.0]), np.array([1.0, 2.1]), 0.06)
+    assert "differ by 5.0e-02 of the largest" in capsys.readouterr().out
+    with pytest.raises(ArithmeticError, match="sums: theirs differ from ours"):
+        harness.check_same("sums", np.array([1.0, 2.0]), np.array(theirs), 0.04)

@@ -167,7 +167,7 @@ def lifted(x: np.ndarray) -> np.ndarray:
 def default_width(x: np.ndarray, method: str = "peeling") -> int:
     """Returns the width of a network on these points if none is given.
 
-    peeling: max(8, 2 ln n), at which real images had gaps that suit float32 (benchmarks/memorization.py); half of
+    peeling: max(8, 2 ln n), at which real images had gaps that suit float32 (docs/papers/theorems.md); half of
     it costs little more than half the parameters, but gaps shrink like n^{−4/(k+1)}. row_bias and paper: the
     widths that are proved to suffice with probability 0.99, with ρ measured on all pairs.
 
