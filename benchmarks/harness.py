@@ -65,13 +65,11 @@ def _others_cpu_seconds() -> float:
         return float("nan")
     with open("/proc/stat") as file:
         user, nice, system, _, _, irq, softirq, steal, *_ = map(int, file.readline().split()[1:])
-    ticks = user + nice + system + irq + softirq + steal - sum(map(_ticks, multiprocessing.active_children()))
+    ticks = user + nice + system + irq + softirq + steal
+    for process in multiprocessing.active_children():
+        with open(f"/proc/{process.pid}/stat") as file:
+            ticks -= sum(map(int, file.read().rpartition(")")[2].split()[11:13]))  # in user code and in the kernel
     return ticks / os.sysconf("SC_CLK_TCK") - sum(os.times()[:4])
-
-
-def _ticks(process: multiprocessing.Process) -> int:
-    with open(f"/proc/{process.pid}/stat") as file:
-        return sum(map(int, file.read().rpartition(")")[2].split()[11:13]))  # in user code and in the kernel
 
 
 def seconds(function: Callable, *arguments: Any) -> float:

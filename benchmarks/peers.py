@@ -80,12 +80,11 @@ def torch_kernels(kernels: dict[str, np.ndarray], device: Any = None) -> dict[st
     """Returns copies as tensors: [out, in, k, k] in channels_last, the projection [out, in]."""
     import torch
 
-    moved = {name: np.moveaxis(kernel, (-1, -2), (0, 1)) for name, kernel in kernels.items()}
-    tensors = {name: torch.tensor(kernel, device=device) for name, kernel in moved.items()}
-    return {
-        name: tensor.to(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor
-        for name, tensor in tensors.items()
-    }
+    def tensor(kernel: np.ndarray) -> Any:
+        moved = torch.tensor(np.moveaxis(kernel, (-1, -2), (0, 1)), device=device)
+        return moved.to(memory_format=torch.channels_last) if moved.ndim == 4 else moved
+
+    return {name: tensor(kernel) for name, kernel in kernels.items()}
 
 
 def torch_logits(kernels: dict[str, Any], x: Any, config: ModelConfig) -> Any:

@@ -17,6 +17,7 @@ import urllib.request
 import numpy as np
 import pytest
 from chromium import CHROMIUM, visit
+from test_page_commands import whole
 from test_readme import PAGES, commands_in
 from test_readme import commands as commands_of
 
@@ -257,11 +258,7 @@ def marked_code(page: str) -> list[str]:
 
 def known(command: list[str]) -> bool:
     """Whether the table of the tests has a command that begins with these words."""
-    return any(
-        words[: len(command)] == command
-        for entry in (*tested.RUN_HERE, *tested.RUN_ELSEWHERE)
-        for words in commands_in(entry)
-    )
+    return any(words[: len(command)] == command for entry in map(whole, tested.ENTRIES) for words in commands_in(entry))
 
 
 def html_of(site: pathlib.Path, source: pathlib.Path) -> str:
@@ -285,7 +282,7 @@ def test_a_command_or_snippet_has_a_mark_or_is_in_the_table_of_the_tests(site, s
     for command in commands_of(source):
         is_pattern = re.search(r"=[A-Z]+(/model.keras)?$", command[-1])  # in running text
         assert known(command) != (command in marked) or is_pattern, command
-    run = tested.RUN_HERE.keys() | tested.RUN_ELSEWHERE.keys()
+    run = set(map(whole, tested.ENTRIES))
     for snippet in re.findall(r"^```python\n(.*?)^```", source.read_text(), re.M | re.S):
         assert (snippet.splitlines()[-1] in run) != any(snippet.strip() == text.strip() for text in code), snippet
 
@@ -297,7 +294,7 @@ RUNS, CONTINUED = "$ python -m launch.plot --run_dir=runs/first  # curves", ("py
     "lines, mark",
     [
         ([RUNS], None), (["text", "0.5"], None), (["sbatch x", "printed"], ""), ([RUNS, "sbatch x"], ": line 2"),
-        (["sbatch x", RUNS, *CONTINUED, *CONTINUED], ": lines 1, 3–6"), (["f(x)"], ""), (["import os"], ""),
+        (["sbatch x", RUNS, *CONTINUED, *CONTINUED], ": lines 1, 3–4, 5–6"), (["f(x)"], ""), (["import os"], ""),
     ],
 )  # fmt: skip
 def test_a_mark_names_the_lines_that_no_test_runs(lines, mark):

@@ -86,43 +86,35 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     source = root_pages.get(page.file.src_uri, f"docs/{page.file.src_uri}")
 
     def mapped(link: re.Match) -> str:
-        return _mapped(link, source, page.file.src_uri, files)
+        text, target, anchor, download = link[1], link[2], link[3] or "", link[4] or ""
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
+        place = (ROOT_PAGES | SOURCE_PAGES).get(path)
+        if not place and not path.startswith("docs/"):  # a file of the repository that is no page
+            base = os.environ.get("SOURCE_URL", "").rstrip("/")
+            return f"[{text}]({base}/{path})" if base else text
+        place = place or path.removeprefix("docs/")
+        place = place if download else re.sub(r"\.ipynb$", ".md", place)
+        return f"[{text}]({posixpath.relpath(place, posixpath.dirname(page.file.src_uri) or '.')}{anchor}){download}"
 
     parts = _FENCE.split(markdown)  # code stands at odd places
-    text = "".join(part if place % 2 else _LINK.sub(mapped, part) for place, part in enumerate(parts))
     if page.file.src_uri == claims_table.PAGE:
         page.meta["hide"] = ["navigation", "toc"]
-    return text
-
-
-def _mapped(link: re.Match, source: str, uri: str, files: Files) -> str:
-    text, target, anchor, download = link[1], link[2], link[3] or "", link[4]
-    path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
-    if path in ROOT_PAGES or path in SOURCE_PAGES:
-        place = ROOT_PAGES.get(path) or SOURCE_PAGES[path]
-    elif path.startswith("docs/"):
-        place = path.removeprefix("docs/")
-        if not download and place.endswith(".ipynb"):
-            place = place.removesuffix(".ipynb") + ".md"
-    else:  # a file of the repository that is no page
-        base = os.environ.get("SOURCE_URL", "").rstrip("/")
-        return f"[{text}]({base}/{path})" if base else text
-    return f"[{text}]({posixpath.relpath(place, posixpath.dirname(uri) or '.')}{anchor}){download or ''}"
+    return "".join(part if place % 2 else _LINK.sub(mapped, part) for place, part in enumerate(parts))
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Marks what no test runs, gives the table of claims its filter, and lets lines break where a reader would."""
     html = tested.with_marks(html, page.file.src_uri)
     html = re.sub(r"<td>([\d.,e± −–%-]{1,20})</td>", r'<td class="number">\1</td>', html)
-    html = re.sub(r'(<span class="doc doc-object-name doc-module-name">)([^<]*)', _breaking_at_dots, html)
+    html = re.sub(r'(?<=<span class="doc doc-object-name doc-module-name">)[^<]*', _breaking_at_dots, html)
     html = re.sub(r"<td><code>([^<]{60,})</code>", r'<td class="long"><code>\1</code>', html)
-    html = re.sub(r"<code>([^<]*[-\[][^<]*)</code>", _with_whole_words, html)
+    html = re.sub(r"(?<=<code>)[^<]*[-\[][^<]*(?=</code>)", _with_whole_words, html)
     return claims_table.with_filter(html) if page.file.src_uri == claims_table.PAGE else html
 
 
 def _breaking_at_dots(name: re.Match) -> str:
-    return name[1] + name[2].replace(".", ".<wbr>")
+    return name[0].replace(".", ".<wbr>")
 
 
 def _with_whole_words(code: re.Match) -> str:
-    return "<code>" + re.sub(r"\S*[-\[]\S{1,36}(?!\S)", r'<span class="word">\g<0></span>', code[1]) + "</code>"
+    return re.sub(r"\S*[-\[]\S{1,36}(?!\S)", r'<span class="word">\g<0></span>', code[0])
