@@ -30,14 +30,11 @@ An experiment sets some flags of launch.train itself. --help lists the others; a
 """
 
 import os
-from typing import TYPE_CHECKING
 
 from identity_matters.experiments.config import PRESETS, AblationConfig
 from identity_matters.runs.tables import ablation_table, read_metrics
 from launch import launcher, terminal
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from launch.experiment import Figures
 
 
 def main(config: AblationConfig, run_dir: str) -> None:
@@ -48,7 +45,7 @@ def main(config: AblationConfig, run_dir: str) -> None:
     print(ablation_table(ablations.run_ablations(config, run_dir)))
 
 
-def figures(run_dir: str, title: str = "") -> "dict[str, Figure]":
+def figures(run_dir: str, title: str = "") -> Figures:
     """Returns the figures of the variants, drawn from results.csv, by name."""
     from identity_matters.experiments.ablations import draw
 

@@ -21,7 +21,6 @@ import functools
 import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from identity_matters.data.digits import mnist_sample
 from identity_matters.errors import explaining, refused_value
@@ -29,11 +28,8 @@ from identity_matters.fields import check_fields, option, require, split_names
 from identity_matters.runs.job_table import Job
 from identity_matters.runs.tables import read_rows
 from launch import launcher
-from launch.experiment import Experiment, Report, run
+from launch.experiment import Experiment, Figures, Report, run
 from theory import claims
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,7 +149,7 @@ def _experiments(seed: int) -> dict[str, Callable[[], list[dict]]]:
     return experiments
 
 
-def figures(run_dir: str) -> "dict[str, Figure]":
+def figures(run_dir: str) -> Figures:
     """Returns the figures whose data a run directory holds, by name."""
     from theory.figures import FIGURES
 

@@ -18,37 +18,21 @@ import dataclasses
 import json
 
 from identity_matters.errors import UserError, truncated_repr
-from identity_matters.fields import check_fields, option
-from launch import launcher, terminal
+from launch import launcher, terminal, trained_run
 
 
 @dataclasses.dataclass(frozen=True)
-class ClassifyConfig:
+class ClassifyConfig(trained_run.ExportedNetwork):
     """Which network to ask.
 
     Attributes:
-      saved_model: A run directory, or the path of its saved_model or model.keras. Required, unless pretrained is given.
-      pretrained: Name of a network that comes with the package, e.g. digits.
       json: Print one line of JSON for each image, {"file", "class", "probability"}.
-      trust_saved_model: Run the SavedModel itself, which is a program and can do anything that you may do. Without this
-        flag the model.keras beside a run's saved_model is used instead, and a SavedModel without one is refused.
     """
-
-    saved_model: str = option("", path=True)
-    pretrained: str = ""
-    json: bool = False
-    trust_saved_model: bool = False
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if self.saved_model and self.pretrained:
-            raise UserError("--saved_model and --pretrained are both given; give one of them")
 
 
 def main(config: ClassifyConfig, files: list[str]) -> None:
     """Prints the answer for each of the files and for each image in the folders among them."""
-    if not (config.saved_model or config.pretrained):
-        raise UserError("--saved_model is missing: the directory of a run, e.g. runs/first")
+    config.require_named()
     if not files:
         raise UserError("no image is named: give PNG or JPEG files, or a folder of them, e.g. photo.jpg")
     with terminal.silenced_stderr():

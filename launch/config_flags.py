@@ -199,9 +199,10 @@ def _description(field: dataclasses.Field, config: Any) -> str:
 
 
 def field_descriptions(config: Any) -> dict[str, str]:
-    """Returns, by field name, the text under "Attributes:" in the docstring of the config's class."""
+    """Returns, by field name, the text under "Attributes:" in the docstrings of the config's class and of its bases."""
+    kinds = filter(dataclasses.is_dataclass, reversed(type(config).__mro__))
     # Python 3.13 strips the indentation of docstrings itself, earlier ones do not.
-    text = inspect.getdoc(type(config)).split("Attributes:")[1]
+    text = "\n".join(inspect.getdoc(kind).partition("Attributes:")[2] for kind in kinds)
     return {
         name: re.sub(r"\s+", " ", description).strip()
         for name, description in re.findall(r"^ {2}(\w+): (.*?)(?=^ {,2}\w|\Z)", text, re.M | re.S)

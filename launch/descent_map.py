@@ -10,17 +10,13 @@ The same command continues an interrupted run.
 import dataclasses
 import functools
 import os
-from typing import TYPE_CHECKING
 
 from identity_matters.fields import check_fields, option
 from identity_matters.runs.job_table import Job
 from identity_matters.runs.tables import read_rows
 from launch import launcher
-from launch.experiment import Experiment, run
+from launch.experiment import Experiment, Figures, run
 from theory.descent import target_map
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +47,7 @@ def main(config: MapConfig, run_dir: str | None = None) -> int:
     return run(experiment, config, run_dir)
 
 
-def figures(run_dir: str) -> "dict[str, Figure]":
+def figures(run_dir: str) -> Figures:
     """Returns the figures whose data a run directory holds, by name."""
     from theory.descent.figures import map_figures
     from theory.figures import DESCENT_FIGURES

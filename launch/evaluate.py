@@ -21,39 +21,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from identity_matters.config import DataConfig
-from identity_matters.errors import UserError
-from identity_matters.fields import check_fields, option
-from launch import launcher, terminal
+from identity_matters.fields import option
+from launch import launcher, terminal, trained_run
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluateConfig:
+class EvaluateConfig(trained_run.ExportedNetwork):
     """Which network to evaluate, and on which data.
 
     Attributes:
-      saved_model: Directory of a SavedModel or of the run that exported it, or path of a run's model.keras. Required,
-        unless pretrained is given.
-      pretrained: Name of a network that comes with the package, e.g. digits.
       data: The test images. What is not given is as in the run that exported the network.
       max_examples: Evaluate on the first N examples (0: all).
       batch_size: Examples per batch.
       json: Print one line of JSON, with errors as fractions.
-      trust_saved_model: Run the SavedModel itself, which is a program and can do anything that you may do. Without this
-        flag the model.keras beside a run's saved_model is evaluated instead, and a SavedModel without one is refused.
     """
 
-    saved_model: str = option("", path=True)
-    pretrained: str = ""
     data: DataConfig = DataConfig(dataset="")
     max_examples: int = option(0, at_least=0)
     batch_size: int = option(100, at_least=1)
-    json: bool = False
-    trust_saved_model: bool = False
-
-    def __post_init__(self) -> None:
-        check_fields(self)  # before TensorFlow is imported
-        if self.saved_model and self.pretrained:
-            raise UserError("--saved_model and --pretrained are both given; give one of them")
 
     @staticmethod
     def refusals(flags: Mapping[str, Any]) -> dict[str, str]:
@@ -65,8 +50,7 @@ class EvaluateConfig:
 
 def main(config: EvaluateConfig) -> None:
     """Evaluates the network and prints its errors."""
-    if not (config.saved_model or config.pretrained):
-        raise UserError("--saved_model is missing: the directory of a SavedModel, e.g. runs/first/saved_model")
+    config.require_named()
     with terminal.silenced_stderr():
         from identity_matters import evaluation, pretrained
 

@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from tqdm import tqdm
 
@@ -23,6 +23,7 @@ from identity_matters.runs.job_table import Job, JobTable
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+Figures: TypeAlias = "dict[str, Figure]"  # by their names, as `figures(run_dir)` of a launcher returns them
 _BAR = "{desc} {percentage:3.0f}% |{bar}| {n:.0f} of {total} jobs, {elapsed}"
 
 
@@ -68,7 +69,7 @@ class Experiment:
 
     name: str
     tables: Mapping[str, Sequence[Job]]
-    figures: "Callable[[str], dict[str, Figure]]"
+    figures: Callable[[str], Figures]
     report: Callable[..., Report] = lambda *_: Report()
     line: Callable[[Job, list[dict]], str] = lambda job, rows: ""
     figure_data: Mapping[str, Callable[[], list[dict]]] = dataclasses.field(default_factory=dict)

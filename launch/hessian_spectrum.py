@@ -42,16 +42,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 from identity_matters.errors import UserError, explaining, refused_value
-from identity_matters.fields import check_fields, option, require
+from identity_matters.fields import option
 from identity_matters.runs.files import replacing
 from identity_matters.runs.job_table import Job, Progress
 from identity_matters.runs.tables import read_rows
 from launch import launcher, terminal, trained_run
-from launch.experiment import Experiment, Report, run
+from launch.experiment import Experiment, Figures, Report, run
 
 if TYPE_CHECKING:
     import keras
-    from matplotlib.figure import Figure
 
     from identity_matters.runs.directory import RunDirectory
     from shortcut_study.curvature import Hessian
@@ -63,14 +62,10 @@ CHECKPOINT = "weights.npz"  # a copy of that of --at_step
 
 
 @dataclasses.dataclass(frozen=True)
-class SpectrumConfig:
+class SpectrumConfig(trained_run.SavedRun):
     """Which network, on which examples, and how accurately.
 
     Attributes:
-      saved_run: Directory of a finished run of launch.train. Required, unless pretrained is given.
-      pretrained: Name of a network that comes with the package, e.g. digits.
-      at_step: Take the run's weights after N updates: 0, the initial ones, or the step of a checkpoint that still
-        exists; the run need not be finished (-1: the weights of the finished run).
       examples: Take the loss over the first N training examples (all, if there are fewer).
       order: Largest number of Hessian products in each Lanczos iteration; more resolve more eigenvalues.
       tolerance: Stop the first iteration early, once the largest and the smallest eigenvalue are known to this share of
@@ -87,13 +82,8 @@ class SpectrumConfig:
       precision: On a GPU, highest multiplies in float32, default rounds factors to TensorFloat-32, which is faster and
         0.2 % off.
       seed: Seed of the random vectors.
-      data_dir: Where TFDS keeps prepared data sets (empty: as in the run).
-      npz: The file of images, as launch.export_npz writes it (empty: as in the run).
     """
 
-    saved_run: str = option("", path=True)
-    pretrained: str = ""
-    at_step: int = -1
     examples: int = option(500, at_least=1)
     order: int = option(60, at_least=1)
     tolerance: float = option(1e-3, at_least=0)
@@ -107,12 +97,6 @@ class SpectrumConfig:
     batch_size: int = option(100, at_least=1)
     precision: Literal["highest", "default"] = "highest"
     seed: int = option(0, at_least=0)
-    data_dir: str = option("", path=True)
-    npz: str = option("", path=True)
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        require(self.at_step >= -1, f"at_step must be at least -1, got {self.at_step}")
 
 
 class Spectra:
@@ -126,9 +110,7 @@ class Spectra:
     def __init__(self, config: SpectrumConfig, run_dir: str) -> None:
         self._config, self._run_dir, self._begun = config, run_dir, time.monotonic()
         self.weights = {"": config.at_step} | ({START: 0} if config.with_start else {})  # steps, by the tables' prefix
-        self._run_config = trained_run.read_config(
-            config.saved_run, config.pretrained, config.at_step, config.data_dir, config.npz, run_dir
-        )
+        self._run_config = trained_run.read_config(config, run_dir)
         self._images, self._labels, self.data = trained_run.first_examples(self._run_config, config.examples)
         self._models: dict[str, keras.Model] = {}
         self._checkpoints: dict[str, str] = {}
@@ -141,11 +123,10 @@ class Spectra:
 
         config = self._config
         for prefix, step in self.weights.items():
-            kept = run.file(prefix + CHECKPOINT)
-            self._models[prefix], self._checkpoints[prefix] = trained_run.load_model(
-                self._run_config, config.saved_run, config.pretrained, step, kept
-            )
-            if not config.batch_moments and (names := without_averages(self._models[prefix])):
+            chosen, kept = dataclasses.replace(config, at_step=step), run.file(prefix + CHECKPOINT)
+            model, self._checkpoints[prefix] = trained_run.load_model(self._run_config, chosen, kept)
+            self._models[prefix] = model
+            if not config.batch_moments and (names := without_averages(model)):
                 raise UserError(f"{names[0]} has averaged no batches yet; add --batch_moments")
         self.details[trained_run.DIGEST] = trained_run.weights_digest(self._models[""])
         trained_run.require_same_weights(run, self.details[trained_run.DIGEST], config.saved_run)
@@ -256,7 +237,7 @@ def _texts(tables: list[list[dict]], count: int, dim: int) -> list[str]:
     return [report(quadrature_from_rows(results), count, dim), *("\n" + parts_table(rows) for rows in parts)]
 
 
-def figures(run_dir: str, title: str = "") -> "dict[str, Figure]":
+def figures(run_dir: str, title: str = "") -> Figures:
     """Returns the spectrum, with a title, and the figures of layers and blocks, by name, for the tables that exist."""
     from shortcut_study.figures.spectrum import parts_figure, spectrum_figure
 

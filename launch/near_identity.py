@@ -25,62 +25,42 @@ interrupted run after the last finished block.
 import dataclasses
 import os
 import time
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from identity_matters.errors import damaged_table, explaining, note
-from identity_matters.fields import check_fields, option, require
+from identity_matters.fields import option
+from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.job_table import Job, Progress
 from identity_matters.runs.tables import read_rows
 from launch import launcher, terminal, trained_run
-from launch.experiment import Experiment, Report, run
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from identity_matters.runs.directory import RunDirectory
+from launch.experiment import Experiment, Figures, Report, run
 
 BLOCKS, REMOVED = "results.csv", "removed.csv"
 MAX_RISE = 0.01  # of the error
 
 
 @dataclasses.dataclass(frozen=True)
-class NearIdentityConfig:
+class NearIdentityConfig(trained_run.SavedRun):
     """Which network to measure, and on which images.
 
     Attributes:
-      saved_run: Directory of a finished run of launch.train. Required, unless pretrained is given.
-      pretrained: Name of a network that comes with the package, e.g. digits.
-      at_step: Take the run's weights after N updates: 0, the initial ones, or the step of a checkpoint that still
-        exists; the run need not be finished (-1: the weights of the finished run).
       examples: Measure on the first N test images (all, if there are fewer).
       ablate: Also measure the errors without blocks, which takes most of the time.
-      data_dir: Where TFDS keeps prepared data sets (empty: as in the run).
     """
 
-    saved_run: str = option("", path=True)
-    pretrained: str = ""
-    at_step: int = -1
     examples: int = option(1_000, at_least=1)
     ablate: bool = True
-    data_dir: str = option("", path=True)
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        require(self.at_step >= -1, f"at_step must be at least -1, got {self.at_step}")
 
 
 def main(config: NearIdentityConfig, run_dir: str) -> int:
     """Measures, draws and prints."""
-    run_config = trained_run.read_config(
-        config.saved_run, config.pretrained, config.at_step, config.data_dir, run_dir=run_dir
-    )
+    run_config = trained_run.read_config(config, run_dir)
     with terminal.silenced_stderr():
         from identity_matters import near_identity
 
     images, labels, _ = trained_run.first_examples(run_config, config.examples, "test")
-    network, _ = trained_run.load_model(run_config, config.saved_run, config.pretrained, config.at_step)
+    network, _ = trained_run.load_model(run_config, config)
     digest = trained_run.weights_digest(network)
     measurement = near_identity.Measurement(network, images, labels, config.ablate)
     names = [block.name for block in measurement.blocks]
@@ -101,7 +81,7 @@ def main(config: NearIdentityConfig, run_dir: str) -> int:
         order = smallest_first(os.path.join(run_dir, BLOCKS), names)
         return near_identity.removed_rows(network, images, labels, order[:-1], progress)
 
-    def report(directory: "RunDirectory", rows: list[dict], *removed: list[dict]) -> Report:
+    def report(directory: RunDirectory, rows: list[dict], *removed: list[dict]) -> Report:
         details = {"num_examples": len(images), "seconds": directory.contents.get("seconds")}
         if measured:
             details["seconds"] = round(time.monotonic() - begun)
@@ -167,13 +147,13 @@ def table(rows: list[dict]) -> str:
     return "\n".join(lines)
 
 
-def figures(run_dir: str, title: str = "") -> "dict[str, Figure]":
+def figures(run_dir: str, title: str = "") -> Figures:
     """Returns the figure of the blocks, drawn from results.csv and removed.csv, by name."""
     drawn = comparison({title: run_dir})
     return {"blocks": drawn["comparison"]} if drawn else {}
 
 
-def comparison(run_dirs: dict[str, str]) -> "dict[str, Figure]":
+def comparison(run_dirs: dict[str, str]) -> Figures:
     """Returns the figure of the blocks of several networks, a column each, by name; run_dirs are by their titles."""
     from identity_matters.near_identity_figure import blocks_figure
 

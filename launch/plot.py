@@ -22,7 +22,7 @@ import importlib
 import inspect
 import os
 import re
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from identity_matters.errors import UserError, damaged_table, explaining
 from identity_matters.fields import check_fields, option, require, split_names
@@ -30,10 +30,7 @@ from identity_matters.runs.config_json import flat, read_config_json
 from identity_matters.runs.files import shortest_unique_suffixes
 from identity_matters.runs.tables import read_metrics, read_rows
 from launch import launcher, near_identity, train
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
+from launch.experiment import Figures
 
 MAX_DIFFERENCES = 3  # settings that name a run in a legend; beyond that its directory is the better name
 
@@ -101,7 +98,7 @@ def main(config: PlotConfig, run_dir: str) -> None:
     print("\n".join(paths))
 
 
-def _comparison(run_dirs: list[str], config: PlotConfig) -> "dict[str, Figure]":
+def _comparison(run_dirs: list[str], config: PlotConfig) -> Figures:
     """Returns the figure of several training runs, or of the blocks of several networks."""
     from identity_matters.runs.figures import comparison_figure
 

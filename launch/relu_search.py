@@ -10,17 +10,13 @@ and a figure. The same command continues an interrupted search.
 import dataclasses
 import functools
 import os
-from typing import TYPE_CHECKING
 
 from identity_matters.fields import check_fields, option
 from identity_matters.runs.job_table import Job, JobTable, Progress
 from identity_matters.runs.tables import read_rows
 from launch import launcher
-from launch.experiment import Experiment, Report, run
+from launch.experiment import Experiment, Figures, Report, run
 from theory.relu import search
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +66,7 @@ def _report(_: object, rows: list[dict]) -> Report:
     return Report(files={"search.md": table(rows) + "\n"})
 
 
-def figures(run_dir: str) -> "dict[str, Figure]":
+def figures(run_dir: str) -> Figures:
     """Returns the figure of the points that a run directory holds, by name."""
     from theory.relu.figures import relu_search_figure
 

@@ -13,18 +13,15 @@ computes nothing: it reports on existing runs, of any launcher, as they are now.
 
 import dataclasses
 import os
-from typing import TYPE_CHECKING
 
 from identity_matters.fields import check_fields, option, require, split_names
 from identity_matters.runs.config_json import read_config_json, seen_from_start
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.files import shortest_unique_suffixes, write_text
 from launch import launcher
+from launch.experiment import Figures
 from launch.reporting import quick
 from launch.reporting.runs import figures_of, read_run
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +54,7 @@ def main(config: ReportConfig, run_dir: str) -> None:
     print(f"report: {run.file('report.html')}")
 
 
-def figures(run_dir: str) -> "dict[str, Figure]":
+def figures(run_dir: str) -> Figures:
     """Returns the figures of the runs of a report, by the names of the run and of the figure.
 
     Raises:

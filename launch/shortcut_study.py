@@ -18,7 +18,6 @@ import dataclasses
 import glob
 import math
 import os
-from typing import TYPE_CHECKING
 
 from identity_matters.data.arrays import examples_summary
 from identity_matters.errors import explaining, refused_value
@@ -28,12 +27,9 @@ from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.files import temporary_folder
 from identity_matters.runs.tables import read_rows
 from launch import launcher, terminal
-from launch.experiment import Experiment, Report, run
+from launch.experiment import Experiment, Figures, Report, run
 from shortcut_study.config import PRESETS, StudyConfig
 from shortcut_study.dataset import load_images, study_data
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def main(config: StudyConfig, run_dir: str) -> int:
@@ -68,7 +64,7 @@ def main(config: StudyConfig, run_dir: str) -> int:
     return run(experiment, config, run_dir)
 
 
-def figures(run_dir: str) -> "dict[str, Figure]":
+def figures(run_dir: str) -> Figures:
     """Returns figure_N, by name, of every figure whose data results.csv holds; at smoke size their titles say so."""
     from shortcut_study.report import draw_figure, figures_with_data
 

@@ -29,7 +29,6 @@ With TF_CONFIG in the environment this process is one of several workers; launch
 import os
 import shlex
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from identity_matters.config import TrainConfig, ignored_fields
 from identity_matters.errors import EXIT_DIVERGED, note
@@ -38,9 +37,7 @@ from identity_matters.runs import config_json
 from identity_matters.runs.config_json import evaluated_split, final_row_label
 from identity_matters.runs.tables import read_metrics
 from launch import launcher, terminal
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from launch.experiment import Figures
 
 
 def main(config: TrainConfig, run_dir: str) -> int:
@@ -83,7 +80,7 @@ def _summarize(row: dict[str, float], run_dir: str, was_done: bool) -> None:
         print(f"  the same command under KERAS_BACKEND=tensorflow adds {os.path.join(run_dir, 'saved_model')}")
 
 
-def figures(run_dir: str, title: str = "", levels: Mapping[str, float] = {}) -> "dict[str, Figure]":
+def figures(run_dir: str, title: str = "", levels: Mapping[str, float] = {}) -> Figures:
     """Returns Figure 1 of Hardt & Ma for a run, drawn from its metrics.csv, by name; see `convergence_figure`."""
     from identity_matters.runs.figures import convergence_figure
 

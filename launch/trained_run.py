@@ -1,7 +1,4 @@
-"""Reads a run of launch.train, or a network that comes with the package, for other launchers.
-
-It gives the config that the network was trained with, the network and its training examples.
-"""
+"""The trained network that other launchers take: that of a run of launch.train, or one that comes with the package."""
 
 import dataclasses
 import hashlib
@@ -15,7 +12,7 @@ from identity_matters.data.arrays import examples_summary
 from identity_matters.data.folder import require_apart
 from identity_matters.data.source import Split, open_source, require_unchanged, say_named_by
 from identity_matters.errors import UserError, note
-from identity_matters.fields import require
+from identity_matters.fields import check_fields, option, require
 from identity_matters.runs.config_json import config_of, read_config_json
 
 if TYPE_CHECKING:
@@ -26,22 +23,69 @@ if TYPE_CHECKING:
 DIGEST = "weights_digest"  # in config.json: a continued run must have the same weights
 
 
-def read_config(
-    saved_run: str, pretrained: str = "", at_step: int = -1, data_dir: str = "", npz: str = "", run_dir: str = ""
-) -> TrainConfig:
+@dataclasses.dataclass(frozen=True)
+class ExportedNetwork:
+    """A network that a run exported, and how its answers are printed: what launch.evaluate and launch.classify take.
+
+    Attributes:
+      saved_model: Directory of a SavedModel or of the run that exported it, or path of a run's model.keras. Required,
+        unless pretrained is given.
+      pretrained: Name of a network that comes with the package, e.g. digits.
+      json: Print lines of JSON.
+      trust_saved_model: Run the SavedModel itself, which is a program and can do anything that you may do. Without this
+        flag the model.keras beside a run's saved_model is used instead, and a SavedModel without one is refused.
+    """
+
+    saved_model: str = option("", path=True)
+    pretrained: str = ""
+    json: bool = False
+    trust_saved_model: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self)  # before TensorFlow is imported
+        both = "--saved_model and --pretrained are both given; give one of them"
+        require(not (self.saved_model and self.pretrained), both)
+
+    def require_named(self) -> None:
+        """Raises UserError where no network is named."""
+        missing = "--saved_model is missing: the directory of a run, e.g. runs/first"
+        require(bool(self.saved_model or self.pretrained), missing)
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedRun:
+    """A network at some step of its training, and its data: what launch.hessian_spectrum and near_identity measure.
+
+    Attributes:
+      saved_run: Directory of a finished run of launch.train. Required, unless pretrained is given.
+      pretrained: Name of a network that comes with the package, e.g. digits.
+      at_step: Take the run's weights after N updates: 0, the initial ones, or the step of a checkpoint that still
+        exists; the run need not be finished (-1: the weights of the finished run).
+      data_dir: Where TFDS keeps prepared data sets (empty: as in the run).
+      npz: The file of images, as launch.export_npz writes it (empty: as in the run).
+    """
+
+    saved_run: str = option("", path=True)
+    pretrained: str = ""
+    at_step: int = option(-1, at_least=-1)
+    data_dir: str = option("", path=True)
+    npz: str = option("", path=True)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+def read_config(chosen: SavedRun, run_dir: str = "") -> TrainConfig:
     """Returns the config of a training run or, as far as the network and the data go, of a network that ships.
 
-    Args:
-      saved_run: str. A run directory.
-      pretrained: str. A key of identity_matters.pretrained.NETWORKS, in place of saved_run.
-      at_step: int. If not negative, the run need not be finished.
-      data_dir, npz: str. In place of the run's; a line says where the data of a run are read without them.
-      run_dir: str. Where what is measured will be written.
+    A line says where the data of a run are read, unless `chosen` does. In run_dir what is measured will be written.
 
     Raises:
       UserError: there is no such run or network, it is not finished, both are given, its data have changed, or run_dir
         lies among its images.
     """
+    saved_run, pretrained, at_step = chosen.saved_run, chosen.pretrained, chosen.at_step
+    data_dir, npz = chosen.data_dir, chosen.npz
     require(not (saved_run and pretrained), "--saved_run and --pretrained are both given; give one of them")
     if pretrained and at_step > 0:
         raise UserError(f"--at_step={at_step} needs --saved_run, a run of launch.train; --pretrained has its start, 0")
@@ -90,27 +134,27 @@ def first_examples(run_config: TrainConfig, count: int, split: Split = "train") 
     return images, labels, examples_summary(raw, labels, are_resized=run_config.data.image_size > 0)
 
 
-def load_model(
-    config: TrainConfig, saved_run: str, pretrained: str = "", at_step: int = -1, kept: str = ""
-) -> "tuple[keras.Model, str]":
+def load_model(config: TrainConfig, chosen: SavedRun, kept: str = "") -> "tuple[keras.Model, str]":
     """Returns the network, and the path of the checkpoint that its weights are from and that is not kept yet, or "".
 
+    Networks that ship have the initial weights of seed 0, as they were trained.
+
     Args:
-      config, saved_run, pretrained: As from and of `read_config`.
-      at_step: int. The weights after that many updates: the initial ones (of networks that ship: of seed 0, as they
-        were trained), or a checkpoint's (-1: of the finished run).
-      kept: str. The path of a copy of that checkpoint, where there is one.
+      config: TrainConfig. As `read_config` returns it.
+      chosen: SavedRun.
+      kept: str. The path of a copy of the step's checkpoint, where there is one.
 
     Raises:
       UserError: the network is damaged, the step has no checkpoint, or the network that the run began with is gone or
         has changed.
     """
-    if at_step < 0 and pretrained:
+    at_step = chosen.at_step
+    if at_step < 0 and chosen.pretrained:
         from identity_matters.pretrained import load
 
-        return load(pretrained, standardized=False), ""
+        return load(chosen.pretrained, standardized=False), ""
     if at_step < 0:
-        return _exported(config, os.path.join(saved_run, "model.keras")), ""
+        return _exported(config, os.path.join(chosen.saved_run, "model.keras")), ""
     from identity_matters import networks
     from identity_matters.runs import checkpoint
     from identity_matters.starting_weights import take_weights
@@ -118,10 +162,10 @@ def load_model(
     network = networks.build(dataclasses.replace(config.model, mixed_precision=False), config.seed)
     if not at_step:
         if config.init_from:
-            note(take_weights(network, config.init_from, read_config_json(saved_run), config.fresh))
+            note(take_weights(network, config.init_from, read_config_json(chosen.saved_run), config.fresh))
         return network, ""
     is_kept = os.path.exists(kept)
-    path = kept if is_kept else checkpoint.find(os.path.join(saved_run, "checkpoints"), at_step)
+    path = kept if is_kept else checkpoint.find(os.path.join(chosen.saved_run, "checkpoints"), at_step)
     checkpoint.load_weights(path, at_step, network)
     return network, "" if is_kept else path
 

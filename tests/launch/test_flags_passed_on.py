@@ -67,7 +67,8 @@ CASES = {
     ),
     "near_identity": (
         BLOCKS,
-        {"saved_run": "/r", "pretrained": "digits", "at_step": 3, "examples": 7, "ablate": False, "data_dir": "/d"},
+        {"saved_run": "/r", "pretrained": "digits", "at_step": 3, "examples": 7, "ablate": False, "data_dir": "/d",
+         "npz": "/n.npz"},
     ),
     "evaluate": (
         EVALUATION,

@@ -263,7 +263,7 @@ def test_the_spectrum_after_some_steps_is_of_the_weights_that_the_run_had_then(
 
     code, _, _ = launch(*flags(run_dir, tmp_path / "first"), "--at_step=0")
     shutil.copytree(tiny_run, tmp_path / "untrained")
-    config = trained_run.read_config(str(tiny_run))
+    config = trained_run.read_config(trained_run.SavedRun(str(tiny_run)))
     networks.build(config.model, config.seed).save(tmp_path / "untrained" / "model.keras")
     launch(*flags(tmp_path / "untrained", tmp_path / "expected"))
     assert code == 0 and read(tmp_path / "first") != read(tiny_spectrum)
@@ -294,7 +294,7 @@ def test_a_run_whose_npz_file_has_changed_is_refused(launch, tiny_run, digits_np
     shutil.copytree(tiny_run, run_dir)
     shutil.copy(digits_npz, own)
     edit(run_dir, {"npz": str(own)}, data_digest=npz_digest(str(own)))
-    assert trained_run.read_config(str(run_dir)).data.npz == str(own)
+    assert trained_run.read_config(trained_run.SavedRun(str(run_dir))).data.npz == str(own)
     with np.load(digits_npz) as arrays:
         np.savez(own, **dict(arrays) | {"train_labels": 9 - arrays["train_labels"]})
     code, _, err = launch(*flags(run_dir, tmp_path / "spectrum"))
@@ -349,7 +349,7 @@ def test_batches_are_normalised_by_their_own_moments_on_request(launch, tiny_run
     code, _, err = launch(*flags(run_dir, tmp_path / "refused"), "--at_step=0")
     assert code == 1 and "stem_bn has averaged no batches yet; add --batch_moments" in err
     code, _, _ = launch(*flags(run_dir, tmp_path / "own"), "--at_step=0", "--batch_moments")
-    config = trained_run.read_config(str(run_dir))
+    config = trained_run.read_config(trained_run.SavedRun(str(run_dir)))
     model = networks.build(config.model, config.seed)
     for average in (variable for variable in model.variables if variable.name.startswith("moving_")):
         average.assign(average + 0.1)
