@@ -19,7 +19,6 @@ zero with shortcuts over 1, 2 and 3 layers (Li et al., Theorem 1).
 import dataclasses
 import functools
 import os
-import time
 from collections.abc import Callable
 
 from identity_matters.data.digits import mnist_sample
@@ -59,7 +58,7 @@ class CheckConfig:
 
 def main(config: CheckConfig, run_dir: str | None = None) -> int:
     """Checks the claims, or draws figures alone; returns the exit code, 1 if a check failed."""
-    start, names = time.perf_counter(), split_names(config.draw)
+    names = split_names(config.draw)
     require(run_dir or not config.draw, "--draw needs a --run_dir, where the figures go")
     ids = [config.claim] if config.claim else [] if config.draw else list(claims.CLAIMS)
     if config.claim:
@@ -85,7 +84,6 @@ def main(config: CheckConfig, run_dir: str | None = None) -> int:
             _lines(checks[0]) if config.claim else _summary(checks),
             f"checks failed: {', '.join(failed)}" if failed else "all checks pass",
             files={"claims.md": claims.markdown(checks)},
-            details={"seconds": time.perf_counter() - start},
             failed=bool(failed),
         )
 

@@ -10,6 +10,7 @@ A command is its manual, its config, its jobs, its figures and its report; all e
 import contextlib
 import dataclasses
 import functools
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -56,7 +57,8 @@ class Experiment:
       tables: The jobs of each table, by the name of its file, in the order in which they are computed. The run begins
         when a job says how far it is, or is done; a job that writes files of its own calls progress(0) before.
       figures: Takes the run directory, whose tables are there; returns the figures by their names.
-      report: Takes the locked run directory, or None where there is none, and the rows of each of the tables.
+      report: Takes the locked run directory, or None where there is none, and the rows of each of the tables. The
+        "seconds" of the directory's contents are those of the last call that computed something; None: not known.
       line: Takes a job and its rows; returns what is printed once these are there, "" for nothing.
       figure_data: The functions that compute the rows of further tables, NAME.csv, which only figures read. Without a
         run directory they are not called.
@@ -106,7 +108,7 @@ def run(experiment: Experiment, config: Any, run_dir: str | None) -> int:
 
 def _report(experiment: Experiment, directory: RunDirectory | None) -> Report:
     """Computes the missing jobs of all tables, draws the figures, and returns what the rows say."""
-    jobs = dict(experiment.tables)
+    jobs, start, has_computed = dict(experiment.tables), time.monotonic(), False
     if directory:
         for name, compute in experiment.figure_data.items():
             jobs[f"{name}.csv"] = [Job({}, lambda _, compute=compute: compute(), name)]
@@ -135,7 +137,7 @@ def _report(experiment: Experiment, directory: RunDirectory | None) -> Report:
             table, before = tables[name], bar.n
             if not (rows := table.find(job)):
                 bar.set_description(job.label)
-                rows = table.run(job, advance)
+                rows, has_computed = table.run(job, advance), True
             bar.update(before + 1 - bar.n)
             with _explaining(directory, name):
                 if name in experiment.tables and (line := experiment.line(job, rows)):
@@ -146,10 +148,13 @@ def _report(experiment: Experiment, directory: RunDirectory | None) -> Report:
 
             with _explaining(directory):
                 save_figures(lambda: experiment.figures(directory.path), directory.path)
+            if has_computed:
+                directory.contents["seconds"] = round(time.monotonic() - start, 1)
+            seconds = directory.contents.setdefault("seconds", None)
         with _explaining(directory, *experiment.tables):
             report = experiment.report(directory, *(tables[name].saved_rows() for name in experiment.tables))
         bar.update()
-    return report
+    return report._replace(details={"seconds": seconds, **report.details}) if directory else report
 
 
 def _explaining(directory: RunDirectory | None, *names: str) -> contextlib.AbstractContextManager:

@@ -37,7 +37,6 @@ import dataclasses
 import math
 import os
 import shutil
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
@@ -108,7 +107,7 @@ class Spectra:
     """
 
     def __init__(self, config: SpectrumConfig, run_dir: str) -> None:
-        self._config, self._run_dir, self._begun = config, run_dir, time.monotonic()
+        self._config, self._run_dir = config, run_dir
         self.weights = {"": config.at_step} | ({START: 0} if config.with_start else {})  # steps, by the tables' prefix
         self._run_config = trained_run.read_config(config, run_dir)
         self._images, self._labels, self.data = trained_run.first_examples(self._run_config, config.examples)
@@ -193,21 +192,18 @@ class Spectra:
         """Describes the spectra, from the rows of all tables in their order; removes what an interruption needs."""
         config, dim, rows = self._config, num_weights(self._models[""]), list(tables)
         size = len(tables) // len(self.weights)  # the same tables for each of the weights
-        minutes = run.contents.get("minutes")
-        if self._hessian or minutes is None:
-            minutes = round((time.monotonic() - self._begun) / 60, 1)
+        seconds = run.contents["seconds"] or 60 * run.contents.get("minutes", 0)  # as runs of 0.2.0 have them
         name = f"{config.saved_run} after {config.at_step} steps" if config.at_step >= 0 else config.saved_run
         lines = [f"{name or config.pretrained}: {dim:,} trained weights, {len(self._images):,} training images"]
         matrix = "Gauss-Newton matrix" if config.gauss_newton else "Hessian"
         for prefix in self.weights:
-            of, took = (" at the initial weights", "") if prefix else ("", f", {minutes} minutes")
+            of, took = (" at the initial weights", "") if prefix else ("", f", {seconds / 60:.1f} minutes")
             lines.append(f"spectrum of the {matrix}{of}{took}")
             lines += _texts(rows[:size], config.num_eigenvalues, dim)
             del rows[:size]
             shutil.rmtree(run.file(prefix + PRODUCTS), ignore_errors=True)
-        return Report(
-            "\n".join(lines), details={"num_weights": dim, "num_examples": len(self._images), "minutes": minutes}
-        )
+        details = {"num_weights": dim, "num_examples": len(self._images), "seconds": seconds}
+        return Report("\n".join(lines), details=details)
 
 
 def main(config: SpectrumConfig, run_dir: str) -> int:

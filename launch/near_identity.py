@@ -64,12 +64,10 @@ def main(config: NearIdentityConfig, run_dir: str) -> int:
     digest = trained_run.weights_digest(network)
     measurement = near_identity.Measurement(network, images, labels, config.ablate)
     names = [block.name for block in measurement.blocks]
-    begun, measured = time.monotonic(), []
 
     def measure(number: int) -> list[dict]:
         before = time.monotonic()
         rows = [measurement.row(number)]
-        measured.append(number)
         if number == 0:
             # The errors of block k take the n − k blocks behind it, those of all sets of blocks half as many for each.
             share = 0.75 * len(names) if config.ablate else len(names)
@@ -82,13 +80,10 @@ def main(config: NearIdentityConfig, run_dir: str) -> int:
         return near_identity.removed_rows(network, images, labels, order[:-1], progress)
 
     def report(directory: RunDirectory, rows: list[dict], *removed: list[dict]) -> Report:
-        details = {"num_examples": len(images), "seconds": directory.contents.get("seconds")}
-        if measured:
-            details["seconds"] = round(time.monotonic() - begun)
         lines = [table(rows), *map(removable, removed)]
-        if details["seconds"] is not None:  # which runs of 0.2.0 lack
-            lines.append(f"measured in {_duration(details['seconds'])}")
-        return Report("\n".join(lines), details=details)
+        if seconds := directory.contents["seconds"]:  # which runs of 0.2.0 lack
+            lines.append(f"measured in {_duration(seconds)}")
+        return Report("\n".join(lines), details={"num_examples": len(images)})
 
     jobs = [Job({"block": name}, lambda _, k=k: measure(k), name, 1) for k, name in enumerate(names)]
     tables = {BLOCKS: jobs}
