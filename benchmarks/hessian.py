@@ -42,8 +42,7 @@ class HessianBenchmark(Benchmark):
     Attributes:
       depths: Numbers of weight matrices; even.
       peer_depth: Depth of the deepest network that the peers are given; for deeper ones they need tens of GB.
-      repeats: Rounds in which our Hessian and the peers' are timed once each; medians and ranges are over the rounds.
-      eigenvalue_repeats: The same for our Hessian and its eigenvalues.
+      eigenvalue_repeats: Rounds in which our Hessian and its eigenvalues are timed once each.
     """
 
     depths: tuple[int, ...] = (16, 32, 64, 96)

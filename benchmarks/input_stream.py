@@ -40,7 +40,6 @@ class StreamBenchmark(Benchmark):
     """What is timed, and how often.
 
     Attributes:
-      repeats: Rounds of (our plans, our batches, tf.data's, NumPy's); medians and ranges are over the rounds.
       seconds: Seconds for which each stream is timed in a round.
       batch_size: Images per batch.
       crop_padding: Pixels of zeros around an image before it is cropped at random.

@@ -61,7 +61,6 @@ class LanczosBenchmark(Benchmark):
     """What is timed, and how often.
 
     Attributes:
-      repeats: Rounds in which each is timed once; medians and ranges are over the rounds.
       examples: Number of examples in the loss.
       batch_size: Examples per batch.
       order: Number of Lanczos steps.

@@ -77,7 +77,6 @@ class StepBenchmark(Benchmark):
 
     Attributes:
       run: Key of RUNS. Set by the preset.
-      repeats: Rounds in which each is timed once; medians and ranges are over the rounds.
       steps: Updates per round.
       batch_size: Images per update (0: the batch size of the preset).
       steps_per_execution: Updates per call of the compiled program, in our step; must divide steps.

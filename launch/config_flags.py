@@ -164,11 +164,6 @@ def _written(name: str, value: Any) -> str:
     return f"--{name}={','.join(map(str, value)) if isinstance(value, tuple) else value}"
 
 
-def help_page(manual: str, presets: dict[str, Any], values: flags.FlagValues, run_dir_text: str) -> str:
-    """Returns what --help prints: the manual and one entry a flag that is not refused beside those given."""
-    return wrapped_entries(manual, flag_entries(presets, values, run_dir_text))
-
-
 def flag_entries(presets: dict[str, Any], values: flags.FlagValues, run_dir_text: str) -> list[tuple[str, str]]:
     """Returns (flag with its default, what it means) of each flag that is not refused beside those given."""
     name = values["preset"].value if "preset" in values else next(iter(presets))

@@ -69,8 +69,8 @@ def run(
                 if values["help"].value and not manual:
                     raise UserError("--help prints docstrings, which PYTHONOPTIMIZE=2 (-OO) removes")
                 if values["help"].value:
-                    text = describe_run_dir(main, run_dir_text)
-                    code = print(config_flags.help_page(manual, presets, values, text))
+                    entries = config_flags.flag_entries(presets, values, describe_run_dir(main, run_dir_text))
+                    code = print(config_flags.wrapped_entries(manual, entries))
                 elif rest and not takes_files(main):
                     raise UserError(f"unexpected argument {rest[0]!r}; flags are written --name=value")
                 else:

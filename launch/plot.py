@@ -26,7 +26,7 @@ from typing import Literal
 
 from identity_matters.errors import UserError, damaged_table, explaining
 from identity_matters.fields import check_fields, option, require, split_names
-from identity_matters.runs.config_json import flat, read_config_json
+from identity_matters.runs.config_json import differing, flat, read_config_json
 from identity_matters.runs.files import shortest_unique_suffixes
 from identity_matters.runs.tables import read_metrics, read_rows
 from launch import launcher, near_identity, train
@@ -124,10 +124,9 @@ def names_of_runs(run_dirs: list[str]) -> list[str]:
     records = [read_config_json(path) for path in run_dirs]
     if all(record and record["kind"] == "train" for record in records):
         settings = [flat(record["config"]) for record in records if record]
-        fields = dict.fromkeys(name for values in settings for name in values)
-        differing = [name for name in fields if len({str(values.get(name)) for values in settings}) > 1]
-        named = [name for name in differing if name != "seed"]
-        if differing and not named:
+        names = differing(settings)
+        named = [name for name in names if name != "seed"]
+        if names and not named:
             return [f"seeds {', '.join(str(values['seed']) for values in settings)}"] * len(run_dirs)
         if 0 < len(named) <= MAX_DIFFERENCES:
             return [", ".join(_setting(name, values.get(name)) for name in named) for values in settings]

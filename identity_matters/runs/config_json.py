@@ -116,6 +116,12 @@ def flat(config: dict) -> dict[str, Any]:
     return fields
 
 
+def differing(configs: list[dict[str, Any]]) -> list[str]:
+    """Returns the names of the fields in which several configs, each `flat`, differ."""
+    names = dict.fromkeys(name for config in configs for name in config)
+    return [name for name in names if len({str(config.get(name)) for config in configs}) > 1]
+
+
 def evaluated_split(config: Mapping[str, Any]) -> str:
     """Returns what a training run's tables call test images, by the fields of its config: "test" or "held-out"."""
     return "held-out" if flat(dict(config)).get("validation_examples") else "test"

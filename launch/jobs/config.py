@@ -59,7 +59,16 @@ class ClusterConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         require(not (self.slurm and self.kubernetes), "--slurm and --kubernetes exclude one another")
-        self._check_kind()
+        node_flags = ("write", "job_name", "nodes", "gpus_per_node", "cpus_per_node", "memory_per_node")
+        for kind, is_there, names in (  # nothing would read a flag of another kind of job
+            ("--slurm or --kubernetes", self.is_remote, node_flags),
+            ("--slurm", self.slurm, ("submit", "hours", "partition", "setup")),
+            ("--kubernetes", self.kubernetes, ("kubeflow", "image", "volume_claim", "volume_path")),
+            ("a job on this machine; another has --nodes", not self.is_remote, ("num_workers",)),
+            ("--strategy=parameter_server", self.is_asynchronous, ("num_servers",)),
+        ):
+            for name in names:
+                require(is_there or getattr(self, name) == getattr(type(self), name), f"--{name} needs {kind}")
         require(self.write or not self.submit, "--submit needs --slurm and --write=FILE")
         is_whole = self.image and self.volume_claim
         require(is_whole or not self.kubernetes, "--kubernetes needs --image=IMAGE and --volume_claim=CLAIM")
@@ -71,19 +80,6 @@ class ClusterConfig:
             replicas = self.nodes * max(self.gpus_per_node, 1)
         message = f"batch_size must be a multiple of the number of devices, {replicas}, got {batch_size}"
         require(batch_size % replicas == 0, message)
-
-    def _check_kind(self) -> None:
-        """Raises UserError for a flag of another kind of job, which nothing would read."""
-        node_flags = ("write", "job_name", "nodes", "gpus_per_node", "cpus_per_node", "memory_per_node")
-        for kind, is_there, names in (
-            ("--slurm or --kubernetes", self.is_remote, node_flags),
-            ("--slurm", self.slurm, ("submit", "hours", "partition", "setup")),
-            ("--kubernetes", self.kubernetes, ("kubeflow", "image", "volume_claim", "volume_path")),
-            ("a job on this machine; another has --nodes", not self.is_remote, ("num_workers",)),
-            ("--strategy=parameter_server", self.is_asynchronous, ("num_servers",)),
-        ):
-            for name in names:
-                require(is_there or getattr(self, name) == getattr(type(self), name), f"--{name} needs {kind}")
 
     @property
     def is_remote(self) -> bool:

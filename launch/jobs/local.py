@@ -147,7 +147,8 @@ class _Job:
             self._pass_on_signals()
             code = self._first_exit() if code is None else code
             if deadline is None and (code is not None or self._stop.received):
-                deadline = time.monotonic() + self._timeout(code)
+                timeout = KILL_TIMEOUT if code is not None and code > 128 else FAILURE_TIMEOUT
+                deadline = time.monotonic() + (GRACE_PERIOD if self._stop.received else timeout)
             if deadline and time.monotonic() > deadline:
                 self._signal(signal.SIGKILL)
             time.sleep(_POLL_INTERVAL)
@@ -157,12 +158,6 @@ class _Job:
             return next((final for final in (EXIT_ERROR, EXIT_DIVERGED) if final in codes), code)
         # SIGTERM ends a worker that has nothing to save yet, and SIGKILL one that outlasts the grace period.
         return EXIT_CONTINUE if self._stop.received and (code is None or code > 128) else code
-
-    def _timeout(self, code: int | None) -> float:
-        """Returns the seconds that the workers have left after a signal to the job, or after a worker's exit code."""
-        if self._stop.received:
-            return GRACE_PERIOD
-        return KILL_TIMEOUT if code > 128 else FAILURE_TIMEOUT
 
     def _first_exit(self) -> int | None:
         """Returns 0 when task 0 is done, the exit code of a task that failed before; None: neither yet."""

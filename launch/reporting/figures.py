@@ -106,7 +106,8 @@ def _figure_2(run: Run) -> PaperFigure:
     pairs = [pair for means in norms.values() for pair in itertools.pairwise(means)]
     is_known = bool(pairs) and len(ended) == len(last)
     result = ANSWERS[all(after < before for before, after in pairs) if is_known else None]
-    numbers = "; ".join(f"{family}: {', '.join(map(_three_digits, means))}" for family, means in norms.items())
+    digits = {family: ["–" if mean is None else f"{mean:.3g}" for mean in means] for family, means in norms.items()}
+    numbers = "; ".join(f"{family}: {', '.join(means)}" for family, means in digits.items())
     numbers += f"; {len(last) - len(ended)} of {len(last)} runs diverged" if len(ended) < len(last) else ""
     says = "the deeper a residual network is, the smaller its average Frobenius norm when training ends"
     num_runs = str(len({row["seed"] for row in ended}))
@@ -116,10 +117,6 @@ def _figure_2(run: Run) -> PaperFigure:
     shown += f", in {epochs:.3g} epochs instead of the paper's 200" if epochs else ""
     drawn = run.pictures["kernel_norms"]
     return PaperFigure("Li et al., Figure 2", shown, run, drawn, "", run.time, num_runs, [statement])
-
-
-def _three_digits(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3g}"
 
 
 def _of_study(run: Run) -> Iterator[PaperFigure]:

@@ -9,7 +9,7 @@ import urllib.parse
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from identity_matters.errors import UserError
-from identity_matters.runs.config_json import evaluated_split, flat, read_config_json
+from identity_matters.runs.config_json import differing, evaluated_split, flat, read_config_json
 from identity_matters.runs.tables import ablation_table, read_rows
 
 if TYPE_CHECKING:
@@ -119,12 +119,15 @@ def read_run(path: str, report_dir: str) -> Run:
         reason = "it has no config.json" if contents is None else "it is a report"
         raise UserError(f"runs: {path!r} is not the directory of a run: {reason}")
     run = Run(path, contents, _files(path, report_dir))
+    from identity_matters.runs.figure_style import styled
+
     # A damaged or hostile table can raise any error when it is drawn; the other runs must still be reported.
     try:
         rows = read_rows(os.path.join(path, "metrics.csv" if run.kind == "train" else "results.csv"))
         if not rows:
             return run._replace(problem=f"the run has no results; its status is {contents['status']}")
-        pictures = pictures_of(path)
+        with styled():
+            pictures = {name: picture(figure) for name, figure in figures_of(path).items()}
         return run._replace(rows=rows, pictures=pictures, **_details(run, rows))
     except Exception as error:
         kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
@@ -134,14 +137,6 @@ def read_run(path: str, report_dir: str) -> Run:
 def figures_of(path: str) -> "dict[str, Figure]":
     """Returns the figures of a run directory by name, drawn by the launcher that made it."""
     return importlib.import_module(f"launch.{read_config_json(path)['kind']}").figures(path)
-
-
-def pictures_of(path: str) -> dict[str, Picture]:
-    """Returns the pictures of a run directory by name."""
-    from identity_matters.runs.figure_style import styled
-
-    with styled():
-        return {name: picture(figure) for name, figure in figures_of(path).items()}
 
 
 def _details(run: Run, rows: list[dict]) -> dict[str, Any]:
@@ -194,14 +189,13 @@ def evaluations(run: Run) -> list[list[str]]:
 def comparison(runs: list[Run]) -> list[list[str]]:
     """Returns a table, its header first, of the training runs by their last errors and the settings that differ."""
     trained = [run for run in runs if run.kind == "train" and run.rows]
-    names = list(dict.fromkeys(name for run in trained for name in run.settings))
-    differing = [name for name in names if len({str(run.settings.get(name)) for run in trained}) > 1]
+    settings = differing([run.settings for run in trained])
     errors = " or ".join(sorted({run.error for run in trained}, reverse=True)).capitalize()
-    header = ["Run", "Status", "Steps", errors, "Train error", *differing]
+    header = ["Run", "Status", "Steps", errors, "Train error", *settings]
     return [header] + [
         [
             run.name, run.contents["status"], number(run.rows[-1]["step"]), percent(run.rows[-1]["test_top1_error"]),
-            percent(run.rows[-1]["train_top1_error"]), *(number(run.settings.get(name)) for name in differing),
+            percent(run.rows[-1]["train_top1_error"]), *(number(run.settings.get(name)) for name in settings),
         ]
         for run in trained
     ]  # fmt: skip
