@@ -20,14 +20,14 @@ from typing import Any
 
 from identity_matters.config import TrainConfig
 from identity_matters.data.arrays import ArraySource
-from identity_matters.fields import check_fields, option
+from identity_matters.fields import Checked, option
 from identity_matters.runs.machine import machine
 
 OTHERS = "other processes, CPU cores"
 
 
 @dataclasses.dataclass(frozen=True)
-class Benchmark:
+class Benchmark(Checked):
     """The flags of every benchmark.
 
     Attributes:
@@ -35,9 +35,6 @@ class Benchmark:
     """
 
     repeats: int = option(5, at_least=1)
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 def interleaved(

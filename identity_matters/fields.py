@@ -135,6 +135,13 @@ def names_with(config: Any, rule: str, value: Any = ...) -> tuple[str, ...]:
     return tuple(name for name, held in rules if value in (..., held))
 
 
+class Checked:
+    """A base of dataclasses whose fields `check_fields` checks when one is made."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
 def check_fields(config: Any) -> None:
     """Checks the numbers of a config against the rules of their fields, and its words against their Literal.
 

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import os
 
-from identity_matters.fields import check_fields, option
+from identity_matters.fields import Checked, option
 from identity_matters.runs.job_table import Job
 from identity_matters.runs.tables import read_rows
 from launch import launcher
@@ -20,7 +20,7 @@ from theory.descent import target_map
 
 
 @dataclasses.dataclass(frozen=True)
-class MapConfig:
+class MapConfig(Checked):
     """The seed of the random numbers.
 
     Attributes:
@@ -28,9 +28,6 @@ class MapConfig:
     """
 
     seed: int = option(0, at_least=0)
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 def main(config: MapConfig, run_dir: str | None = None) -> int:

@@ -16,13 +16,13 @@ import numpy as np
 from identity_matters.config import DataConfig
 from identity_matters.data.source import SPLITS, fits_in_memory, open_source, read_all
 from identity_matters.errors import UserError
-from identity_matters.fields import check_fields, option, require
+from identity_matters.fields import Checked, option, require
 from identity_matters.runs.files import replacing
 from launch import launcher, terminal
 
 
 @dataclasses.dataclass(frozen=True)
-class ExportConfig:
+class ExportConfig(Checked):
     """Which data set to write, and to which file.
 
     Attributes:
@@ -46,9 +46,6 @@ class ExportConfig:
     train_split: str = ""
     test_split: str = ""
     npz: str = option("", path=True)
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 def main(config: ExportConfig) -> None:

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import os
 
-from identity_matters.fields import check_fields, option
+from identity_matters.fields import Checked, option
 from identity_matters.runs.job_table import Job, JobTable, Progress
 from identity_matters.runs.tables import read_rows
 from launch import launcher
@@ -20,7 +20,7 @@ from theory.relu import search
 
 
 @dataclasses.dataclass(frozen=True)
-class SearchConfig:
+class SearchConfig(Checked):
     """The number of starts, and their seed.
 
     Attributes:
@@ -30,9 +30,6 @@ class SearchConfig:
 
     trials: int = option(100, at_least=1)
     seed: int = option(0, at_least=0)
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 def main(config: SearchConfig, run_dir: str | None = None) -> int:

@@ -12,7 +12,7 @@ from identity_matters.data.arrays import examples_summary
 from identity_matters.data.folder import require_apart
 from identity_matters.data.source import Split, open_source, require_unchanged, say_named_by
 from identity_matters.errors import UserError, note
-from identity_matters.fields import check_fields, option, require
+from identity_matters.fields import Checked, check_fields, option, require
 from identity_matters.runs.config_json import config_of, read_config_json
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class ExportedNetwork:
 
 
 @dataclasses.dataclass(frozen=True)
-class SavedRun:
+class SavedRun(Checked):
     """A network at some step of its training, and its data: what launch.hessian_spectrum and near_identity measure.
 
     Attributes:
@@ -70,9 +70,6 @@ class SavedRun:
     at_step: int = option(-1, at_least=-1)
     data_dir: str = option("", path=True)
     npz: str = option("", path=True)
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 def read_config(chosen: SavedRun, run_dir: str = "") -> TrainConfig:

@@ -4,6 +4,7 @@ import csv
 import io
 import math
 import os
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +24,10 @@ def read_metrics(path: str) -> list[dict[str, float]]:
     Raises UserError where the file is missing, neither of them, damaged or without rows.
     """
     try:
-        rows = [{name: _metric(name, text) for name, text in row.items()} for row in _read_table(path)]
+        rows: list[dict[str, Any]] = [
+            {name: text if name in _TEXT_COLUMNS else float(text or "nan") for name, text in row.items()}
+            for row in _read_table(path)
+        ]
         require(len(rows) > 0, "it has no rows")
         needed = (*_COMPARED_COLUMNS, *_READ_COLUMNS) if "variant" in rows[0] else _READ_COLUMNS
         missing = [name for name in needed if name not in rows[0]]
@@ -140,10 +144,6 @@ def _read_table(path: str) -> list[dict[str, str]]:
         require(not any(cell.startswith(("=", "@")) for cell in row), f"line {number} holds a spreadsheet's formula")
         require(len(row) == len(header), f"line {number} has {len(row)} cells, the header has {len(header)}")
     return [dict(zip(header, row)) for row in rows]
-
-
-def _metric(name: str, text: str) -> float | str:
-    return text if name in _TEXT_COLUMNS else float(text or "nan")
 
 
 def _number_or_text(text: str) -> int | float | str:

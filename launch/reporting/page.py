@@ -127,20 +127,18 @@ def claim_rows(runs: list[Run]) -> list[ClaimRow]:
     """
     rows = [row for run in checks(runs) for row in run.rows]
     checked = {row["claim"]: row for row in sorted(rows, key=lambda row: row["verdict"] == FAILED)}
-    return [_claim_row(claim_id, checked.get(claim_id)) for claim_id in CLAIMS]
+    table = []
+    for claim_id, claim in CLAIMS.items():
+        row = checked.get(claim_id, {"verdict": claim.verdict, "counterexample": "", "instances": 0})
+        verdict, measured = str(row["verdict"]), "not checked in this report"
+        if row["instances"]:
+            bound = f"{number(row['measured'])} {row['relation']} {number(row['bound'])}"
+            measured = f"{bound}, n = {number(row['instances'])}"
+        word = VERDICT_CLASSES.get(kind(verdict), "failed")
+        table.append(ClaimRow(claim, verdict, word, measured, str(row["counterexample"])))
+    return table
 
 
 def checks(runs: list[Run]) -> list[Run]:
     """Returns the runs that checked claims."""
     return [run for run in runs if run.kind == "check_theory" and run.rows and COLUMNS <= run.rows[0].keys()]
-
-
-def _claim_row(claim_id: str, row: dict | None) -> ClaimRow:
-    claim = CLAIMS[claim_id]
-    measured, evidence, verdict = "not checked in this report", "", claim.verdict
-    if row:
-        verdict, evidence = str(row["verdict"]), str(row["counterexample"])
-        if row["instances"]:
-            bound = f"{number(row['measured'])} {row['relation']} {number(row['bound'])}"
-            measured = f"{bound}, n = {number(row['instances'])}"
-    return ClaimRow(claim, verdict, VERDICT_CLASSES.get(kind(verdict), "failed"), measured, evidence)

@@ -22,8 +22,7 @@ from identity_matters.runs import machine
 from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.tables import read_metrics, write_metrics
 from launch import check_theory, report
-from launch.reporting import figures, page, quick
-from launch.reporting.quick import Quick
+from launch.reporting import figures, page
 from launch.reporting.runs import MAX_SVG, Run, evaluations, picture, read_run
 from shortcut_study.config import PRESETS
 from theory.claims import CLAIMS
@@ -258,15 +257,15 @@ def test_a_report_is_not_reported_on_and_named_as_one(tmp_path):
 
 
 SMALL = (
-    Quick("claims", "launch.check_theory", ("--claim=review.eq_6", "--trials=2"), "a second"),
-    Quick("study", "launch.check_theory", ("--claim=hm.eq_2.3", "--trials=2"), "a second"),
+    report.Quick("claims", "launch.check_theory", ("--claim=review.eq_6", "--trials=2"), "a second"),
+    report.Quick("study", "launch.check_theory", ("--claim=hm.eq_2.3", "--trials=2"), "a second"),
 )
 
 
 @pytest.mark.slow
 def test_the_quick_runs_are_computed_once_and_go_on_where_they_stopped(launch, tmp_path, monkeypatch):
-    monkeypatch.setattr(quick, "QUICK", SMALL)
-    real, calls = quick._run, []
+    monkeypatch.setattr(report, "QUICK", SMALL)
+    real, calls = report._run, []
 
     def run(command, log):
         calls.append(command)
@@ -274,7 +273,7 @@ def test_the_quick_runs_are_computed_once_and_go_on_where_they_stopped(launch, t
             raise Preempted()
         return real(command, log)
 
-    monkeypatch.setattr(quick, "_run", run)
+    monkeypatch.setattr(report, "_run", run)
     code, out, _ = launch("report", f"--run_dir={tmp_path}/report")
     assert code == 75 and "[1/2] claims: done after" in out and "the same command continues" in out
     assert not (tmp_path / "report" / "report.html").exists()
@@ -286,7 +285,9 @@ def test_the_quick_runs_are_computed_once_and_go_on_where_they_stopped(launch, t
 
 
 def test_a_quick_run_that_fails_is_named_with_its_log(launch, tmp_path, monkeypatch):
-    monkeypatch.setattr(quick, "QUICK", (Quick("claims", "launch.check_theory", ("--claim=hm.none",), "a second"),))
+    monkeypatch.setattr(
+        report, "QUICK", (report.Quick("claims", "launch.check_theory", ("--claim=hm.none",), "a second"),)
+    )
     code, _, err = launch("report", f"--run_dir={tmp_path}/report")
     assert code == 1 and "launch.check_theory ended with exit code 1" in err and f"{tmp_path}/report/claims.log" in err
 
