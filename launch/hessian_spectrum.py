@@ -111,8 +111,8 @@ class Spectra:
         self.weights = {"": config.at_step} | ({START: 0} if config.with_start else {})  # steps, by the tables' prefix
         self._run_config = trained_run.read_config(config, run_dir)
         self._images, self._labels, self.data = trained_run.first_examples(self._run_config, config.examples)
-        self._models: dict[str, keras.Model] = {}
-        self._checkpoints: dict[str, str] = {}
+        # By the tables' prefix: the network, and its checkpoint where this run is to keep a copy of that.
+        self._networks: dict[str, tuple[keras.Model, str]] = {}
         self._hessian: Hessian | None = None
         self.details: dict[str, str] = {}
 
@@ -123,26 +123,11 @@ class Spectra:
         config = self._config
         for prefix, step in self.weights.items():
             chosen, kept = dataclasses.replace(config, at_step=step), run.file(prefix + CHECKPOINT)
-            model, self._checkpoints[prefix] = trained_run.load_model(self._run_config, chosen, kept)
-            self._models[prefix] = model
-            if not config.batch_moments and (names := without_averages(model)):
+            self._networks[prefix] = trained_run.load_model(self._run_config, chosen, kept)
+            if not config.batch_moments and (names := without_averages(self._networks[prefix][0])):
                 raise UserError(f"{names[0]} has averaged no batches yet; add --batch_moments")
-        self.details[trained_run.DIGEST] = trained_run.weights_digest(self._models[""])
+        self.details[trained_run.DIGEST] = trained_run.weights_digest(self._networks[""][0])
         trained_run.require_same_weights(run, self.details[trained_run.DIGEST], config.saved_run)
-
-    def _hessian_of(self, prefix: str) -> "Hessian":
-        """Returns the one Hessian, compiled once, at some of the weights."""
-        import keras
-
-        from shortcut_study.curvature import Hessian
-
-        config, loss = self._config, keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        if self._hessian is None:
-            options = {"gauss_newton": config.gauss_newton, "training": config.batch_moments}
-            options |= {"batch_size": config.batch_size, "precision": config.precision}
-            self._hessian = Hessian(self._models[prefix], self._images, self._labels, loss, **options)
-        self._hessian.move_to(self._models[prefix])
-        return self._hessian
 
     def jobs(self, prefix: str) -> dict[str, list[Job]]:
         """Returns the jobs of each table of some weights, by its name."""
@@ -173,24 +158,37 @@ class Spectra:
         return {prefix + name: [job] for name, job in jobs.items()}
 
     def _job(self, prefix: str, label: str, measure: Callable[["Hessian"], list[dict]]) -> Job:
+        """Returns the job that measures the one Hessian, compiled once, at some of the weights."""
+
         def compute(progress: Progress) -> list[dict]:
+            import keras
+
+            from shortcut_study.curvature import Hessian
+
+            config, (model, checkpoint) = self._config, self._networks[prefix]
+
             def on_batch() -> None:
                 progress(0)  # the run begins after the first batch, not before: what is refused leaves none
                 kept = os.path.join(self._run_dir, prefix + CHECKPOINT)
-                if self._checkpoints[prefix] and not os.path.exists(kept):  # a run that goes on removes it at some time
+                if checkpoint and not os.path.exists(kept):  # a run that goes on removes it at some time
                     with replacing(kept) as temporary:
-                        shutil.copyfile(self._checkpoints[prefix], temporary)
+                        shutil.copyfile(checkpoint, temporary)
 
             with explaining(refused_value):
-                h = self._hessian_of(prefix)
-                h.on_batch = on_batch
-                return measure(h)
+                if self._hessian is None:
+                    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+                    options = {"gauss_newton": config.gauss_newton, "training": config.batch_moments}
+                    options |= {"batch_size": config.batch_size, "precision": config.precision}
+                    self._hessian = Hessian(model, self._images, self._labels, loss, **options)
+                self._hessian.move_to(model)
+                self._hessian.on_batch = on_batch
+                return measure(self._hessian)
 
         return Job({}, compute, label)
 
     def report(self, run: "RunDirectory", *tables: list[dict]) -> Report:
         """Describes the spectra, from the rows of all tables in their order; removes what an interruption needs."""
-        config, dim, rows = self._config, num_weights(self._models[""]), list(tables)
+        config, dim, rows = self._config, num_weights(self._networks[""][0]), list(tables)
         size = len(tables) // len(self.weights)  # the same tables for each of the weights
         seconds = run.contents["seconds"] or 60 * run.contents.get("minutes", 0)  # as runs of 0.2.0 have them
         name = f"{config.saved_run} after {config.at_step} steps" if config.at_step >= 0 else config.saved_run

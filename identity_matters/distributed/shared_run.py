@@ -38,7 +38,10 @@ def open_run(
             try:
                 directory = RunDirectory(run_dir, config, data_digest=data_digest)
                 directory.contents["data"] = data
-                is_complete = directory.status == "done" and _has_results(directory)
+                # Only TensorFlow writes a saved_model; a done run that lost what it exported exports it again.
+                exported = ("model.keras", "saved_model")[: 1 + (keras.backend.backend() == "tensorflow")]
+                has_results = all(os.path.exists(directory.file(name)) for name in exported)
+                is_complete = directory.status == "done" and has_results
                 if not is_complete and directory.status != "diverged":
                     # A job of one worker too: on another node it may come before the lock of its last try is gone.
                     lock(directory, stack, LOCK_TIMEOUT if workers.has_peers or "TF_CONFIG" in os.environ else 0)
@@ -54,12 +57,6 @@ def open_run(
         if contents["final_row"] or contents["status"] == "diverged":
             workers.barrier()  # until the others have heard it: a sum fails where one has left
         yield directory, contents
-
-
-def _has_results(directory: RunDirectory) -> bool:
-    """Returns whether a done run still has what it has exported; only TensorFlow writes a saved_model."""
-    names = ("model.keras", "saved_model")[: 1 + (keras.backend.backend() == "tensorflow")]
-    return all(os.path.exists(directory.file(name)) for name in names)
 
 
 @contextlib.contextmanager

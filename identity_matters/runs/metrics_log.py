@@ -6,6 +6,7 @@ optimizer, pictures, speed, weights.
 
 import logging
 import os
+import re
 import secrets
 import time
 from typing import Any
@@ -25,11 +26,14 @@ from identity_matters.runs.figures import convergence_figure, figure_to_array
 from identity_matters.runs.tables import as_written, read_metrics, write_metrics
 
 logging.getLogger("tensorboardX.x2num").setLevel(logging.ERROR)  # it warns of NaN, which is what divergence gives
-_GROUPS = {
+# The tag, GROUP/NAME, of each column of metrics.csv: that of the first pattern that it matches.
+_TAGS = {
     "loss": "loss/train",
-    "train_flops": "speed/train_flops",
-    "images_per_second": "speed/images_per_second",
-    "kernel_norm": "norm/kernels",
+    "train_flops|images_per_second": r"speed/\g<0>",
+    "kernel_norm(.*)": r"norm/kernels\1",
+    "(.*)_error": r"error/\1",
+    ".*_cross_entropy": r"loss/\g<0>",
+    ".*": r"optimizer/\g<0>",
 }
 HISTOGRAM_BINS = 64
 # Below the first line of a run: at first the training error is above the test error.
@@ -106,16 +110,9 @@ class MetricsLog:
 
 
 def tag(column: str) -> str:
-    """Returns the tag, GROUP/NAME, of a column of metrics.csv."""
-    if column in _GROUPS:
-        return _GROUPS[column]
-    if column.endswith("_error"):
-        return f"error/{column.removesuffix('_error')}"
-    if column.endswith("_cross_entropy"):
-        return f"loss/{column}"
-    if column.startswith("kernel_norm_"):
-        return f"norm/kernels_{column.removeprefix('kernel_norm_')}"
-    return f"optimizer/{column}"
+    """Returns the tag of a column of metrics.csv."""
+    matches = ((re.fullmatch(pattern, column), tag) for pattern, tag in _TAGS.items())
+    return next(match.expand(tag) for match, tag in matches if match)
 
 
 def session(values: dict) -> tuple[Any, Any]:
