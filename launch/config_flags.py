@@ -95,7 +95,7 @@ def parse(values: flags.FlagValues, argv: list[str]) -> list[str]:
         raise UserError(f"there is no flag --{error.flagname}; {hint}") from None
 
 
-def base(values: flags.FlagValues, presets: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def _base(values: flags.FlagValues, presets: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Returns the config that the flags begin with, and the fields of it that a --config of flags changes.
 
     The former is the config of the run that --config names, or else that of a preset.
@@ -118,24 +118,24 @@ def base(values: flags.FlagValues, presets: dict[str, Any]) -> tuple[Any, dict[s
         raise UserError(f"--config={path} cannot be used: {error}") from error
 
 
-def changes(values: flags.FlagValues, presets: dict[str, Any]) -> dict[str, Any]:
-    """Returns the given flags that differ from the config that they begin with, by name."""
-    config, changed = base(values, presets)
-    in_file = {name: tuple(value) if isinstance(value, list) else value for name, value in flat(changed).items()}
+def config_from(values: flags.FlagValues, presets: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Returns `_base` with the given flags in place of its values, and those of them that differ from these, by name.
+
+    Raises:
+      UserError: as `_base`, or a flag is refused beside the others, or the config is.
+    """
+    config, in_file = _base(values, presets)
+    before = {name: tuple(value) if isinstance(value, list) else value for name, value in flat(in_file).items()}
     given = {field.name: (values[field.name].value, default) for field, default, _ in flag_fields(config)}
-    differ = {name: value not in (None, in_file.get(name, default)) for name, (value, default) in given.items()}
-    return {name: value for name, (value, _) in given.items() if differ[name]}
-
-
-def config_from(values: flags.FlagValues, presets: dict[str, Any]) -> Any:
-    """Returns `base` with the given flags in place of its values; raises UserError for what they are together."""
-    (config, in_file), changed = base(values, presets), changes(values, presets)
+    changed = {
+        name: value for name, (value, default) in given.items() if value not in (None, before.get(name, default))
+    }
     for name, why in _refusals(config, values).items():
         require(name not in changed, f"--{name} is {why}")
     if not in_file:
-        return with_fields(config, **changed)
+        return with_fields(config, **changed), changed
     try:  # together: what a file lacks, a flag may give
-        return from_json(config, merged(in_file, nested(config, changed)))
+        return from_json(config, merged(in_file, nested(config, changed))), changed
     except UserError as error:
         try:
             from_json(config, in_file)
@@ -180,17 +180,13 @@ def flag_entries(presets: dict[str, Any], values: flags.FlagValues, run_dir_text
     for field, default, holder in flag_fields(preset):
         if field.name not in refused:
             example = f"--[no]{field.name}" if isinstance(default, bool) else _written(field.name, default)
-            entries.append((example, _description(field, holder)))
+            text = field_descriptions(holder)[field.name]
+            if isinstance(default, bool):  # others show their default as --name=value
+                text += f" (default: {'on' if default else 'off'})"
+            if get_origin(field.type) is Literal:
+                text += f" One of {', '.join(filter(None, get_args(field.type)))}."
+            entries.append((example, text))
     return [*entries, ("--traceback", "Print the full traceback of an error.")]
-
-
-def _description(field: dataclasses.Field, config: Any) -> str:
-    text = field_descriptions(config)[field.name]
-    if field.type is bool:  # others show their default as --name=value
-        text += f" (default: {'on' if getattr(config, field.name) else 'off'})"
-    if get_origin(field.type) is Literal:
-        text += f" One of {', '.join(filter(None, get_args(field.type)))}."
-    return text
 
 
 def field_descriptions(config: Any) -> dict[str, str]:

@@ -117,8 +117,7 @@ def _call(
 ) -> int | None:
     """Calls main with the config that the flags give; returns what main returns."""
     with explaining(refused_value):
-        config = config_flags.config_from(values, presets)
-    changed = config_flags.changes(values, presets)
+        config, changed = config_flags.config_from(values, presets)
     for name, why in without_effect(config).items():
         if name in changed:
             note(f"--{name} has no effect: {why}")

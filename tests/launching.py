@@ -41,4 +41,4 @@ def config_of(name, *flags):
     values = config_flags.define(presets_of(name), has_run_dir=True)
     with explaining(refused_value):
         assert config_flags.parse(values, ["", *flags]) == []
-        return config_flags.config_from(values, presets_of(name))
+        return config_flags.config_from(values, presets_of(name))[0]

@@ -196,7 +196,7 @@ def test_the_runs_of_docs_go_on_by_their_own_commands(tmp_path, name, images):
     assert stored["data"].startswith(f"{num_images} training images, {shape}, {of} ")
     values = config_flags.define({"": AblationConfig()}, has_run_dir=True)
     assert config_flags.parse(values, shlex.split(stored["command"])[2:]) == []
-    config = config_flags.config_from(values, {"": AblationConfig()})
+    config, _ = config_flags.config_from(values, {"": AblationConfig()})
     with RunDirectory(str(tmp_path), config, "ablations") as run:
         assert run.status == "done"
     with pytest.raises(UserError, match="search_operations"):
