@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from tiny_studies import FLAGS, load_three_digits
 
 from identity_matters.errors import UserError
-from identity_matters.fields import check_fields, option
+from identity_matters.fields import Checked, option
 from identity_matters.runs.config_json import RUN_TYPES
 from identity_matters.runs.job_table import Job
 from identity_matters.runs.tables import read_rows, write_metrics
@@ -34,7 +34,7 @@ from theory.relu import search
 
 
 @dataclasses.dataclass(frozen=True)
-class SquaresConfig:
+class SquaresConfig(Checked):
     """Which numbers to square.
 
     Attributes:
@@ -44,9 +44,6 @@ class SquaresConfig:
 
     count: int = option(3, at_least=1)
     fails: bool = False
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 def main(config: SquaresConfig, run_dir: str | None = None, **options) -> int:
@@ -85,9 +82,13 @@ def squares(tmp_path, monkeypatch):
     return str(tmp_path / "run")
 
 
-def status(run_dir):
+def contents(run_dir):
     with open(f"{run_dir}/config.json") as file:
-        return json.load(file)["status"]
+        return json.load(file)
+
+
+def status(run_dir):
+    return contents(run_dir)["status"]
 
 
 def test_it_prints_writes_draws_and_a_second_call_says_that_it_is_finished(squares, capsys):
@@ -98,10 +99,21 @@ def test_it_prints_writes_draws_and_a_second_call_says_that_it_is_finished(squar
     ]  # fmt: skip
     names = {"config.json", "results.csv", "cubes.csv", "parabola.png", "sum.md", ".lock"}
     assert set(os.listdir(squares)) == names and status(squares) == "done"
-    with open(f"{squares}/config.json") as file:
-        assert json.load(file)["total"] == 5
+    assert contents(squares)["total"] == 5
     assert main(SquaresConfig(), squares) == 0
     assert capsys.readouterr().out == f"{squares} is already finished; its results:\n{first}"
+
+
+def test_the_seconds_are_those_of_the_last_call_that_computed_something(squares, monkeypatch):
+    times = iter([10.0, 13.5, 100.0, 200.0, 201.5])
+    monkeypatch.setattr(experiment, "time", types.SimpleNamespace(monotonic=lambda: next(times)))
+    main(SquaresConfig(), squares)
+    assert contents(squares)["seconds"] == 3.5
+    main(SquaresConfig(), squares)
+    assert contents(squares)["seconds"] == 3.5
+    os.remove(f"{squares}/cubes.csv")
+    main(SquaresConfig(), squares)
+    assert contents(squares)["seconds"] == 1.5
 
 
 def test_without_a_run_directory_it_writes_nothing_and_draws_nothing(squares, tmp_path, monkeypatch, capsys):
