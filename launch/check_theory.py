@@ -73,7 +73,9 @@ def main(config: CheckConfig, run_dir: str | None = None) -> int:
 
     def line(_: Job, rows: list[dict]) -> str:
         (check,) = _checks(rows)  # also where nothing is printed: a row of an earlier call may lack columns
-        return f"{_measured(check)}  {check.verdict}" if config.verbose else ""
+        worst = f"{check.measured:.4g} {check.relation} {check.bound:.4g}, slack {check.slack:.2g}"
+        numbers = f"{worst}, n = {check.instances}" if check.instances else ""
+        return f"{check.claim:<32} {numbers}  {check.verdict}" if config.verbose else ""
 
     def report(_: object, rows: list[dict]) -> Report:
         if config.draw:
@@ -104,12 +106,6 @@ def _checks(rows: list[dict]) -> list[claims.Check]:
     """Returns the checks that rows hold, from memory or from a file, where True is a text."""
     fields = ({name: row[name] for name in claims.Check._fields} for row in rows)
     return [claims.Check(**values | {"holds": str(values["holds"]) == "True"}) for values in fields]
-
-
-def _measured(check: claims.Check) -> str:
-    """Returns the id of a check's claim and its worst instance."""
-    numbers = f"{check.measured:.4g} {check.relation} {check.bound:.4g}, slack {check.slack:.2g}, n = {check.instances}"
-    return f"{check.claim:<32} {numbers if check.instances else ''}"
 
 
 def _lines(check: claims.Check) -> str:

@@ -54,13 +54,13 @@ def main(config: SearchConfig, run_dir: str | None = None) -> int:
         return [row]
 
     jobs = [Job(key, functools.partial(compute, key), _setting(key), num_rows=1) for key in keys]
-    return run(Experiment("relu_search", {"results.csv": jobs}, figures, _report, _line), config, run_dir)
 
+    def report(_: object, rows: list[dict]) -> Report:
+        from theory.relu.figures import table
 
-def _report(_: object, rows: list[dict]) -> Report:
-    from theory.relu.figures import table
+        return Report(files={"search.md": table(rows) + "\n"})
 
-    return Report(files={"search.md": table(rows) + "\n"})
+    return run(Experiment("relu_search", {"results.csv": jobs}, figures, report, _line), config, run_dir)
 
 
 def figures(run_dir: str) -> Figures:

@@ -118,7 +118,10 @@ def read_run(path: str, report_dir: str) -> Run:
     if contents is None or contents["kind"] == "report":
         reason = "it has no config.json" if contents is None else "it is a report"
         raise UserError(f"runs: {path!r} is not the directory of a run: {reason}")
-    run = Run(path, contents, _files(path, report_dir))
+    names = sorted(name for name in os.listdir(path) if not name.startswith("."))
+    address = os.path.relpath(path, report_dir)
+    files = [(name, urllib.parse.quote(os.path.join(address, name), errors="surrogateescape")) for name in names]
+    run = Run(path, contents, files)
     from identity_matters.runs.figure_style import styled
 
     # A damaged or hostile table can raise any error when it is drawn; the other runs must still be reported.
@@ -217,9 +220,3 @@ def _minutes(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} seconds" if seconds >= 1.5 else "less than 2 seconds"
     return f"{seconds / 60:.1f} minutes" if seconds < 6000 else f"{seconds / 3600:.1f} hours"
-
-
-def _files(path: str, report_dir: str) -> list[tuple[str, str]]:
-    relative = os.path.relpath(path, report_dir)
-    names = sorted(name for name in os.listdir(path) if not name.startswith("."))
-    return [(name, urllib.parse.quote(os.path.join(relative, name), errors="surrogateescape")) for name in names]
