@@ -1,8 +1,8 @@
 """LAPACK's factorisation P L D Lᵀ Pᵀ of symmetric matrices, on as many threads at once as there are cores.
 
 scipy.linalg.lapack has the same two routines, dsytrf and dsytrs, but holds Python's global lock while they run, so that
-two threads take turns: on two idle cores counting (inertia.py) then takes 1.4 to 1.6 times as long
-(benchmarks/counting.py). ctypes releases it; the routines themselves are those that SciPy offers to Cython.
+two threads take turns: on two idle cores counting (inertia.py) then takes 1.4 to 1.6 times as long.
+ctypes releases it; the routines themselves are those that SciPy offers to Cython.
 """
 
 import ctypes
