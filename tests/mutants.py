@@ -24,8 +24,8 @@ SKIPPED = (ast.Raise, ast.Assert, ast.JoinedStr, ast.arguments, ast.Import, ast.
 EMPTY = re.compile(r"(zeros|empty)(_like)?\(")
 # What only decides how much is computed at a time.
 SPEED = re.compile(
-    r"_PANEL\b|_BYTES|^(_PIECES|_TASKS|_BLOCK|COLUMNS) = |chunk =|per_row|rows_per_panel|for start in range\("
-    r"|default_rng\(\d|ThreadPoolExecutor"
+    r"_PANEL\b|_BYTES|^(_PIECES|_TASKS|_BLOCK|COLUMNS|_?AHEAD|_THREADS|STEPS_PER_GRAM|\w*_AT_ONCE|_?BATCH(_SIZE)?) = "
+    r"|chunk =|per_row|rows_per_panel|for start in range\(|default_rng\(\d|ThreadPoolExecutor|cpu_count"
 )
 SKIPPED_FIELDS = ("decorator_list", "annotation", "returns")
 SKIPPED_ARGUMENTS = ("dtype", "seed", "initial", "copy", "check_finite", "optimize")
@@ -49,6 +49,23 @@ class Mutant(NamedTuple):
     def key(self) -> str:
         """What the list of equivalents and the reports call it."""
         return f"{self.module}:{'.'.join(self.definition)}: {self.text}"
+
+    @property
+    def file(self) -> pathlib.Path:
+        """The file of the module."""
+        path = pathlib.Path(__file__).parents[1].joinpath(*self.module.split("."))
+        return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+    def written(self, source: bytes) -> bytes:
+        """The module's source with the error in it, every other line as it is."""
+        parent, field, index = self.place
+        right = getattr(parent, field) if index is None else getattr(parent, field)[index]
+        lines = source.splitlines(keepends=True)  # columns are counted in bytes
+        start = sum(map(len, lines[: right.lineno - 1])) + right.col_offset
+        end = sum(map(len, lines[: right.end_lineno - 1])) + right.end_col_offset
+        broken = ast.unparse(ast.fix_missing_locations(self.node))
+        broken = f"({broken})" if isinstance(self.node, ast.expr) else broken
+        return source[:start] + broken.encode() + source[end:]
 
     def plant(self) -> None:
         """Puts the broken definition in the place of the right one, wherever it has been imported to."""

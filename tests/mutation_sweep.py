@@ -7,8 +7,12 @@
 The last draws from all four packages, the flags that launchers pass on included, and has no time to run every test
 first: a mutant meets the tests of the files that import its module, those that run soonest first, for SAMPLED_SECONDS
 of the processor or until one fails. A test that has failed must pass without the mutant, or it does not count.
---again=sweep.txt --seconds=200 gives those that went unnoticed ten times as long: the tests of seconds and the rest of
-their package's. A test that starts another process never sees a mutant: what stays is planted in the file by hand.
+A test that starts another process never sees such a mutant, and TensorFlow takes most of those seconds. So
+
+    python -m tests.mutation_sweep --again=sweep.txt --on_disk --report=left.txt
+
+writes each mutant of sweep.txt that went unnoticed into a copy of the project, and runs there the tests of the files
+that import its module, nearest first, slow ones too, for DISK_SECONDS or until one fails; a failure counts as above.
 
 With paths every test is run once, and the lines that it executes are recorded. Then, for each mutant (tests/mutants.py
 has the kinds), a fork of the process that has imported everything plants it and runs the tests that execute its line,
@@ -23,6 +27,7 @@ import ast
 import collections
 import functools
 import importlib
+import itertools
 import json
 import math
 import os
@@ -30,7 +35,9 @@ import pathlib
 import random
 import re
 import resource
+import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -50,6 +57,7 @@ EQUIVALENTS = pathlib.Path(__file__).with_name("mutation_equivalents.txt")
 # Nor are drawn: drawing, claims' checks, texts; given_optimizer, whose tests start TensorFlow at import; jax_backend,
 # whose tests run in a process of their own; piecewise_gradient, which is compiled before an error can be planted.
 STARTS_TENSORFLOW = "tests/identity_matters/test_given_optimizer.py"
+OF_ALL_PACKAGES = [f"tests/test_{name}.py" for name in ("limits", "measured_runs", "study_pages")]
 DRAWING = (
     r"given_optimizer|jax_backend|piecewise_gradient|figures|_figure$|figure_\w+$|claim|table_1|theory\.parallel"
     r"|mutations|measured|report|story|terminal|silence"
@@ -59,6 +67,7 @@ OUT_OF_SCOPE = re.compile(
     r"|architectures|callback|checks|curvature\.operator|objective|examples|dtypes|watched|backend|convolutional|model_spectrum|curvature$"
 )
 TEST_SECONDS, MUTANT_SECONDS = 3, 4  # of the processor, as other work may go on beside
+DISK_SECONDS = 240  # of the clock
 SAMPLED_SECONDS = 20  # to import TensorFlow's device and train a tiny network takes most of it
 PACKAGES = ("identity_matters", "shortcut_study", "theory", "launch")
 NOTICED = ("killed", "timed out")
@@ -163,6 +172,77 @@ class Sample(Sweep):
             return -has_failed, rank[item.path], self.seconds.get(item.nodeid, 1.0)
 
         return sorted((item for item in self.items.values() if item.path in rank), key=order)
+
+
+class Disk:
+    """A copy of the project in a temporary folder, into whose files mutants are written."""
+
+    def __init__(self, root: pathlib.Path) -> None:
+        self.root, self.is_sound = root, {}
+        shutil.copytree(ROOT, root, ignore=shutil.ignore_patterns(".git", "__pycache__"), symlinks=True)
+        self.files = sorted((ROOT / "tests").rglob("test_*.py"))
+
+    def outcome(self, mutant: mutants.Mutant, seconds: float) -> tuple[str, str]:
+        """Writes a mutant into its file, runs the tests, puts the file right again."""
+        path, end = mutant.file.relative_to(ROOT), time.monotonic() + seconds
+        near = {file: place for file in self.files if (place := distance(file, mutant.module)) is not None}
+        direct, others = ([str(f.relative_to(ROOT)) for f in near if (near[f] > 1) == far] for far in (False, True))
+        direct.sort(key=lambda file: near[ROOT / file])
+        for tests, marker in itertools.product((direct, others), ("not slow and not nightly", "slow")):
+            while tests and time.monotonic() < end:
+                (self.root / path).write_bytes(mutant.written(mutant.file.read_bytes()))
+                unsound = [f"--deselect={test}" for test, is_sound in self.is_sound.items() if not is_sound]
+                test = self.failure([*tests, "-m", marker, *unsound], end - time.monotonic())
+                (self.root / path).write_bytes(mutant.file.read_bytes())
+                if not test:
+                    break
+                if test not in self.is_sound:
+                    self.is_sound[test] = not self.failure([test, "-m", marker], seconds)
+                if self.is_sound[test]:
+                    return "killed", test
+        return "survived" if near else "not covered", ""
+
+    def failure(self, arguments: list[str], seconds: float) -> str:
+        """The first test that fails, or the file whose import does; "" if none does in some seconds."""
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-x",
+            "-q",
+            "-n",
+            "0",
+            "--tb=no",
+            "-p",
+            "no:cacheprovider",
+            *arguments,
+        ]
+        environment = os.environ | {"PYTHONPATH": str(self.root), "PYTHONDONTWRITEBYTECODE": "1"}
+        child = subprocess.Popen(
+            command, cwd=self.root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            printed = child.communicate(timeout=max(seconds, 0))[0]
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.communicate()
+            return ""
+        failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", printed, re.M)
+        return failed[1] if failed else ""
+
+
+def swept_on_disk(planted: list[mutants.Mutant], report: str, seconds: float, minutes: float) -> dict[str, str]:
+    """The outcome of each mutant, written into its file."""
+    outcomes, end = {}, time.monotonic() + 60 * minutes
+    with tempfile.TemporaryDirectory() as folder, open(report, "w") as lines:
+        disk = Disk(pathlib.Path(folder) / "project")
+        for mutant in planted:
+            if time.monotonic() > end:
+                break
+            outcomes[mutant.key], test = disk.outcome(mutant, seconds)
+            print(outcomes[mutant.key], mutant.key, test, sep="\t", file=lines, flush=True)
+    return outcomes
 
 
 @functools.cache
@@ -300,8 +380,9 @@ def main(arguments: list[str]) -> dict[str, str]:
     parser.add_argument("paths", nargs="*", help="files or folders of ours; none: a sample of all four packages")
     parser.add_argument("--tests", nargs="*", help="of theory and shortcut_study, or those of the sampled packages")
     parser.add_argument("--report", default=os.devnull, help="file for a line a mutant")
-    parser.add_argument("--seconds", type=float, default=SAMPLED_SECONDS, help="of the processor, a sampled mutant")
+    parser.add_argument("--seconds", type=float, help="a sampled mutant: of the processor, or on disk of the clock")
     parser.add_argument("--again", help="a report: only its mutants that went unnoticed")
+    parser.add_argument("--on_disk", action="store_true", help="write each mutant into a copy of the project")
     parser.add_argument("--minutes", type=float, default=math.inf, help="stops then: what was planted is a sample")
     parser.add_argument("--sample", type=int, help="how many mutants at most")
     parser.add_argument("--seed", type=int, default=0, help="of the order")
@@ -315,10 +396,16 @@ def main(arguments: list[str]) -> dict[str, str]:
         unnoticed = {key for outcome, key, _ in rows if outcome not in NOTICED}
         planted = [mutant for mutant in planted if mutant.key in unnoticed]
     random.Random(chosen.seed).shuffle(planted)
-    sweep = (Sweep if chosen.paths else Sample)(planted[: chosen.sample], chosen.report, chosen.minutes)
-    sweep.limit = chosen.seconds
+    planted = planted[: chosen.sample]
+    if chosen.on_disk:
+        outcomes = swept_on_disk(planted, chosen.report, chosen.seconds or DISK_SECONDS, chosen.minutes)
+        print(table(outcomes))
+        return outcomes
+    sweep = (Sweep if chosen.paths else Sample)(planted, chosen.report, chosen.minutes)
+    sweep.limit = chosen.seconds or SAMPLED_SECONDS
     folders = ("theory", "shortcut_study") if chosen.paths else PACKAGES
     tests = chosen.tests or [f"tests/{folder}" for folder in folders] + [f"--ignore={STARTS_TENSORFLOW}"]
+    tests += [] if chosen.tests or chosen.paths else OF_ALL_PACKAGES
     pytest.main(["-q", "-s", "-n", "0", "-p", "no:cacheprovider", *tests], plugins=[sweep])
     print(table(sweep.outcomes))
     return sweep.outcomes

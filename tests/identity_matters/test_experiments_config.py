@@ -1,13 +1,20 @@
 """What launch.ablations compares, and which flags it takes: each variant by the rules of its optimiser."""
 
 import dataclasses
+import json
+import math
+import pathlib
 
 import pytest
 
 from identity_matters.errors import UserError
+from identity_matters.experiments.ablations import EXTENSIONS
 from identity_matters.experiments.config import AblationConfig
 from identity_matters.experiments.variants import EXPERIMENTS
 from identity_matters.presets import TRAIN_PRESETS
+from identity_matters.runs.tables import read_rows
+
+RUNS = pathlib.Path(__file__).parents[2] / "docs" / "runs"
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
@@ -78,3 +85,63 @@ def test_every_network_is_trained_by_the_rules_of_its_optimizer():
             assert (run.decoupled_weight_decay, run.model.weight_decay, run.clip_norm) == expected, variant.name
             is_clipped = "clipped" in variant.name or variant.name.endswith("layers")
             assert run.clip_norm == (1.0 if is_clipped else 0.0), variant.name
+
+
+def convolution_flops(model, side, num_channels):
+    """Operations of an update per image: every kernel at the pixels it is applied to, three times, the first twice."""
+    kernels = [(num_channels, model.stem_width, side)]
+    side //= model.stem_pool
+    for stage, (width, blocks) in enumerate(zip(model.widths, model.blocks_per_stage)):
+        for _ in range(2 * blocks):
+            kernels.append((kernels[-1][1], width, side // 2**stage))
+    forward = [2 * 9 * before * after * pixels**2 for before, after, pixels in kernels]
+    return 3 * sum(forward) - forward[0]
+
+
+@pytest.mark.parametrize(
+    "experiment, names",
+    [("statements", ["statements", "ladder"]), *((name, [name]) for name in ("rivals", "norms", "initializers"))],
+)
+def test_every_variant_is_what_the_kept_runs_trained(experiment, names):
+    """Its learning rates, its number of steps, evaluations and operations, as results.csv has them."""
+    runs, shape = {}, (16, 1) if experiment == "initializers" else (32, 3)
+    for name in names:
+        for row in read_rows(str(RUNS / name / "results.csv")):
+            runs.setdefault(row["variant"], {}).setdefault(row["phase"], []).append(row)
+    config = json.loads((RUNS / names[0] / "config.json").read_text())["config"]
+    base = AblationConfig(experiment=experiment).train
+    assert runs.keys() <= {variant.name for variant in EXPERIMENTS[experiment]}
+    for variant in EXPERIMENTS[experiment]:
+        if "test" not in runs.get(variant.name, ()):  # a rung of the ladder, which takes an H200
+            assert variant.name.startswith("9 blocks a stage with")
+            continue
+        tried = {row["chosen_rate"] for row in runs[variant.name].get("search", ())}
+        beyond = {rate for rate in tried if not min(variant.rates) <= rate <= max(variant.rates)}
+        planned = [] if len(variant.rates) == 1 else list(variant.rates)
+        assert sorted(tried - beyond) == planned and len(beyond) <= EXTENSIONS, variant.name
+        planned = variant.config(base, variant.rates[0])
+        seed = [row for row in runs[variant.name]["test"] if row["seed"] == 0]
+        steps, done = seed[-1]["step"], seed[-1]["status"] == "done"
+        if done:
+            assert len(seed) == math.ceil(steps / math.ceil(steps / variant.evaluations)), variant.name
+        if done and planned.model.network == "all_conv_resnet":
+            flops = convolution_flops(planned.model, *shape) * planned.batch_size
+            assert seed[-1]["train_flops"] == pytest.approx(steps * flops, rel=1e-6), variant.name
+            if "train_steps" not in variant.train:
+                assert steps == round(config["operations"] / flops), variant.name
+        if experiment == "norms":
+            falls = [row["learning_rate"] / seed[0]["learning_rate"] for row in seed]
+            drops = [sum(row["step"] > step for step in planned.decay_steps) for row in seed]
+            assert steps == planned.train_steps and falls == pytest.approx([0.1**drop for drop in drops])
+
+
+@pytest.mark.parametrize("experiment", ["statements", "rivals"])
+def test_every_variant_is_what_its_name_says(experiment):
+    base = AblationConfig(experiment=experiment).train
+    for variant in EXPERIMENTS[experiment]:
+        run, name = variant.config(base, variant.rates[0]), variant.name
+        initializer = next((kind for kind in ("standard", "zero") if f"{kind} initializer" in name), "small")
+        assert run.model.residual_initializer == initializer, name
+        assert run.model.use_batch_norm == ("batch norm" in name) and run.model.shortcut == ("no shortcuts" not in name)
+        assert run.model.train_projection == ("trained projection" in name)
+        assert (run.optimizer, run.momentum) == ("momentum" if "SGD" in name else "muon", 0.9), name

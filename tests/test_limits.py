@@ -1,0 +1,194 @@
+"""Each limit that a user meets: the last value that is taken, and that the next one is refused, shown or cut."""
+
+import io
+import os
+import struct
+import subprocess
+import sys
+import types
+import zipfile
+import zlib
+
+import keras
+import numpy as np
+import pytest
+from study_rows import TWO, row
+
+from identity_matters import classifier, errors, safe_loading
+from identity_matters.config import DataConfig, ModelConfig
+from identity_matters.data import arrays, folder, tfds, tfds_builder, tfds_files
+from identity_matters.errors import UserError
+from identity_matters.model import check_image_shape
+from identity_matters.runs import npz, tables
+from launch import near_identity, plot
+from shortcut_study import aggregation
+from shortcut_study.curvature import examples
+
+
+def png(pixels: int) -> None:
+    """Opens a PNG that declares one row of pixels and holds none."""
+    parts = (b"IHDR", struct.pack(">IIBBBBB", pixels, 1, 8, 0, 0, 0, 0)), (b"IDAT", b""), (b"IEND", b"")
+    chunks = (
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in parts
+    )
+    folder._open_image(b"\x89PNG\r\n\x1a\n" + b"".join(chunks))
+
+
+def prepared(name: str):
+    """Returns a check of a set's folder with a file of some bytes."""
+
+    def check(size: int, tmp_path) -> None:
+        with open(tmp_path / name, "wb") as file:
+            file.truncate(size)
+        tfds_files.check_files(str(tmp_path))
+
+    return check
+
+
+def tfds_set(side: int = 8, classes: int = 10) -> None:
+    """Opens a TFDS set of square images, of which there is no more than its description."""
+    feature = types.SimpleNamespace(np_dtype=np.uint8, shape=(side, side, 3))
+    features = {"image": feature, "label": types.SimpleNamespace(num_classes=classes)}
+    splits = {name: types.SimpleNamespace(num_examples=5) for name in ("train", "test")}
+    builder = types.SimpleNamespace(name="a_set", info=types.SimpleNamespace(features=features, splits=splits))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tfds, "prepared_builder", lambda *_: builder)
+        patch.setattr(tfds, "image_and_label", lambda *_: ("image", "label"))
+        tfds.TfdsSource(DataConfig("a_set"))
+
+
+def after_empty(read):
+    """Returns a read of one batch behind some empty ones."""
+    image, label = np.zeros((1, 2, 2, 1), np.float32), np.zeros(1)
+    return lambda count: list(read([(image[:0], label[:0])] * count + [(image, label)]))
+
+
+def step(number: int) -> None:
+    tables._check_row({"step": float(number)})
+
+
+def header(size: int) -> None:
+    """Reads the header of an array whose description is as long as can be before its values."""
+    text = b"{'descr': '<f8', 'fortran_order': False, 'shape': (0,), }"
+    content = b"\x93NUMPY\x01\x00" + struct.pack("<H", size - 10) + text.ljust(size - 11) + b"\n"
+    opened = types.SimpleNamespace(open=lambda _: io.BytesIO(content))
+    npz.Member(opened, types.SimpleNamespace(filename="a", file_size=size)).read()
+
+
+def comparator(side: int) -> None:
+    check_image_shape(ModelConfig(network="all_cnn_c", image_shape=(-side, 40, 3)))
+
+
+# A check that takes a number, the last number that it lets pass, and what it says of the next one.
+LIMITS = {
+    "labels": (lambda label: arrays.as_integers("y", np.array([label])), 99_999, "must lie in 0–99999"),
+    "num_classes": (lambda count: DataConfig(num_classes=count), 100_000, "num_classes must be at most 100000"),
+    "empty batches": (after_empty(lambda x: arrays.batches_of("x", x)), 9_999, "10,000 batches in a row"),
+    "empty batches of a Hessian": (after_empty(examples._batches), 9_999, "10,000 batches in a row"),
+    "pixels": (png, 2**26, "at most 67,108,864 in all are decoded"),
+    "side of a set": (lambda side: tfds_set(side=side), 2**14, "which no set has"),
+    "classes of a set": (lambda count: tfds_set(classes=count), 100_000, "which no set has"),
+    "no side": (lambda side: tfds_set(side=-side), -1, "which no set has"),
+    "no class": (lambda count: tfds_set(classes=-count), -1, "which no set has"),
+    "text of a set": (prepared("label.labels.txt"), 2**24, "the 16,777,217 bytes of .* are too many"),
+    "step of a table": (step, 2**53, "a step is 9007199254740994.0"),
+    "header of an array": (header, 2**11, "EOF|bytes|header"),
+    "image of a comparator": (comparator, -9, "needs images of at least 9 pixels a side, got 8x40"),
+}  # fmt: skip
+SPARSE = {"step of a table": 2}  # floats of that size are even
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_a_limit_lets_pass_what_lies_at_it_and_nothing_beyond(name, tmp_path):
+    check, last, message = LIMITS[name]
+    given = (tmp_path,) if "text" in name else ()
+    check(last, *given)
+    with pytest.raises((UserError, ValueError), match=message):
+        check(last + SPARSE.get(name, 1), *given)
+    if name == "text of a set":  # but for shards, which are as long as their images
+        os.remove(tmp_path / "label.labels.txt")
+        prepared("a-train.tfrecord-00000-of-00001")(2**24 + 1, tmp_path)
+
+
+def test_messages_are_cut():
+    assert (
+        errors.truncated_repr("a" * 198) == repr("a" * 198)
+        and errors.truncated_repr("a" * 199) == "'" + "a" * 199 + "…"
+    )
+    assert errors.first_line(ValueError("a" * 2000)) == "a" * 1900
+    assert folder.shown("abcde") == "a, b, c, d, e" and folder.shown("abcdefg") == "a, b, c, d, e and 2 more"
+
+
+@pytest.mark.parametrize("size, reason", [(2**22, "weights"), (2**22 + 1, "more layers than a network has")])
+def test_the_description_of_a_network_has_four_megabytes_at_most(size, reason, tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.keras", "w") as file:
+        for name in ("config.json", "metadata.json", "model.weights.h5"):
+            file.writestr(name, b"{}".ljust(size) if name == "config.json" else b"{}")
+    if size == 2**22:
+        assert len(safe_loading._read_members(str(tmp_path / "a.keras"))["config.json"]) == size
+    else:
+        with pytest.raises(UserError, match=reason):
+            safe_loading._read_members(str(tmp_path / "a.keras"))
+
+
+@pytest.mark.parametrize("depth, is_found", [(3, True), (4, False)])
+def test_a_set_is_looked_for_three_folders_up(depth, is_found, tmp_path):
+    """One names the set, one its config, one its version."""
+    (tmp_path / "a_set" / "1.0.0").mkdir(parents=True)
+    (tmp_path / "a_set" / "1.0.0" / "dataset_info.json").touch()
+    deep = tmp_path.joinpath(*"abcd"[:depth])
+    assert tfds_builder.found_instead("a_set", None, str(deep)).endswith(str(tmp_path)) == is_found
+
+
+@pytest.mark.parametrize("gigabytes, is_taken", [(4, True), (4 - 2**-30, False)])
+def test_a_command_with_less_than_four_gigabytes_of_address_space_ends_at_once(gigabytes, is_taken):
+    code = "import sys, resource; sys.argv = ['-m']; resource.getrlimit = lambda _: ({}, -1); import launch"
+    command = [sys.executable, "-c", code.format(int(gigabytes * 2**30))]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode == 0) == is_taken and ("ulimit -v 4194304 or more" in done.stderr) != is_taken
+
+
+@pytest.mark.parametrize(
+    "rise, line", [(0.0099, "20.99% without the smallest of 2"), (0.0101, "so none can be removed")]
+)
+def test_a_block_can_be_removed_where_the_error_rises_by_a_point_or_less(rise, line):
+    removed = [
+        {"error": 0.2, "num_removed": 0, "operations": 1.0},
+        {"error": 0.2 + rise, "num_removed": 1, "operations": 0.9},
+    ]
+    assert line in near_identity.removable(removed)
+
+
+@pytest.mark.parametrize("count, is_named", [(3, True), (4, False)])
+def test_runs_are_named_by_three_settings_at_most(count, is_named, monkeypatch):
+    configs = {path: {f"field{i}": path for i in range(count)} for path in ("a", "b")}
+    monkeypatch.setattr(plot, "read_config_json", lambda path: {"kind": "train", "config": configs[path]})
+    assert (plot.names_of_runs(["a", "b"]) == ["a", "b"]) != is_named
+
+
+@pytest.mark.parametrize("losses, learned", [((1.0, 1.009, 1.0), False), ((1.0, 1.011, 1.0), True), ((1.0, 1.0), True)])
+def test_a_network_learned_where_some_rate_differs_by_more_than_a_hundredth(losses, learned):
+    rows = [row("norms", TWO, 2, 0, loss=loss, learning_rate=10.0**-i, status="done") for i, loss in enumerate(losses)]
+    assert aggregation.best_rates(rows, "loss")[2].learned is learned
+
+
+@pytest.mark.parametrize("change, rates", [(0.0099, {2: 0.1}), (0.0101, {})])
+def test_a_rate_is_insensitive_where_the_loss_changes_by_less_than_a_hundredth(change, rates):
+    rows = [row("norms", TWO, 2, 0, loss=2.0, perturbed_loss=2 * (1 + change), learning_rate=0.1)]
+    assert aggregation.insensitive_rates(rows) == rates
+
+
+def test_losses_below_rounding_count_as_rounding():
+    rows = [
+        row("norms", TWO, 2, 0, loss=loss, learning_rate=rate, status="done")
+        for loss, rate in ((3e-21, 0.1), (2e-20, 0.2))
+    ]
+    best = aggregation.best_rates(rows, "loss")[2]
+    assert (best.rate, best.mean) == (0.1, 1e-20)
+
+
+def test_a_batch_of_a_network_of_a_file_fills_a_gigabyte_at_most(monkeypatch):
+    monkeypatch.setattr(classifier, "largest_output", lambda _: 2**20)
+    monkeypatch.setattr(classifier, "_class_names", lambda _: ())
+    network = keras.Sequential([keras.Input((4, 4, 1)), keras.layers.Flatten(), keras.layers.Dense(2)])
+    assert classifier._network_classifier(network, "a.keras").max_batch == 256
