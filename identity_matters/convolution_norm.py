@@ -67,8 +67,10 @@ def _ungrouped_norm(
         return result[inner].ravel()
 
     dims = int(np.prod(out)) * num_outputs, int(np.prod(shape)) * num_inputs
-    if not kernel.any() or min(dims) < 3:  # ARPACK finds fewer singular values than there are
-        return float(np.linalg.norm(np.stack([multiply(e) for e in np.eye(dims[1])]), 2)) if kernel.any() else 0.0
+    if not kernel.any():
+        return 0.0
+    if min(dims) < 3:  # ARPACK finds fewer singular values than there are
+        return float(np.linalg.norm(np.stack([multiply(e) for e in np.eye(dims[1])]), 2))
     operator = LinearOperator(dims, matvec=multiply, rmatvec=multiply_transposed, dtype=np.float32)
     start = np.random.default_rng(0).normal(size=min(dims)).astype(np.float32)
     return float(svds(operator, k=1, tol=1e-3, v0=start, return_singular_vectors=False)[0])

@@ -141,6 +141,14 @@ def products_with_zeros(function):
     return model
 
 
+def behind(h):
+    if ON_JAX:
+        return ops.flip(ops.cumprod(ops.flip(h, -1), -1), -1)
+    import tensorflow as tf
+
+    return tf.math.cumprod(h, -1, exclusive=True, reverse=True)
+
+
 def masked_words(*last):
     return sequential(layers.Embedding(5, 3, mask_zero=True), *last, shape=(5,), dtype="int32")
 
@@ -340,6 +348,7 @@ CASES = {
     ),
     "products": (lambda: products_with_zeros(lambda h: ops.prod(h, -1)), X, CLASSES, dict),
     "cumulative products": (lambda: products_with_zeros(lambda h: ops.cumprod(h, -1)), X, CLASSES, dict),
+    "products of those behind": (lambda: products_with_zeros(behind), X, CLASSES, dict),
     "bilinear": (lambda: resized("bilinear"), IMAGES, TARGETS[:, :2], lambda: {"loss": "mse"}),
     "bicubic": (lambda: resized("bicubic"), IMAGES, TARGETS[:, :2], lambda: {"loss": "mse"}),
     "lanczos5": (lambda: resized("lanczos5"), IMAGES, TARGETS[:, :2], lambda: {"loss": "mse"}),

@@ -164,7 +164,7 @@ class Sample(Sweep):
         The last see what is reached by a table, as claims' checks are, where --seconds leave them the time.
         """
         package, files = mutant.module.partition(".")[0], {item.path for item in self.items.values()}
-        of_package = {file: 3 for file in files if file.parent.name == package}
+        of_package = {file: 4 for file in files if file.parent.name == package}
         rank = of_package | {f: place for f in files if (place := distance(f, mutant.module)) is not None}
 
         def order(item: pytest.Item) -> tuple[float, ...]:
@@ -247,15 +247,24 @@ def swept_on_disk(planted: list[mutants.Mutant], report: str, seconds: float, mi
 
 @functools.cache
 def distance(file: pathlib.Path, module: str) -> int | None:
-    """0 for the file of tests of a module, 1 for one that imports it, 2 for one of a module that does; else None."""
-    name = module.split(".")[-1]
-    if file.name == f"test_{name}.py":
+    """0 for the file of tests of a module, 1 for one that imports it, 2 for one of a module that does, 3; else None."""
+    if file.name == f"test_{module.split('.')[-1]}.py":
         return 0
-    if names_module(file, module):
-        return 1
-    users = [user for package in PACKAGES for user in (ROOT / package).rglob("*.py") if names_module(user, module)]
-    modules = (".".join(user.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for user in users)
-    return 2 if any(names_module(file, user) for user in modules) else None
+    reached = near = {module}
+    for steps in (1, 2, 3):
+        if any(names_module(file, name) for name in near):
+            return steps
+        near = set().union(*map(users, near)) - reached
+        reached = reached | near
+    return None
+
+
+@functools.cache
+def users(module: str) -> set[str]:
+    """The modules that import a module, and its package."""
+    files = [file for package in PACKAGES for file in (ROOT / package).rglob("*.py") if names_module(file, module)]
+    package = {module.rpartition(".")[0]} - {*PACKAGES, ""}  # whose __init__ may give its names away
+    return package | {".".join(f.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for f in files}
 
 
 @functools.cache
@@ -264,7 +273,10 @@ def names_module(file: pathlib.Path, module: str) -> bool:
     package, _, name = module.rpartition(".")
     imports = rf"(from|import) {re.escape(module)}\b|from {re.escape(package)} import [^\n]*\b{name}\b"
     launches = rf'|launch(ed)?\(\s*"{name}"' if package == "launch" else ""
-    return bool(re.search(imports + launches, file.read_text()))
+    return bool(re.search(imports + launches, text(file)))
+
+
+text = functools.cache(pathlib.Path.read_text)
 
 
 @functools.cache

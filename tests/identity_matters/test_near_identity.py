@@ -36,7 +36,7 @@ def test_norm_of_a_convolution_is_that_of_its_matrix(size, shape, stride):
 
 def test_norm_of_what_arpack_cannot_take():
     assert conv_norm(np.zeros((3, 3, 2, 2)), (4, 4)) == 0
-    assert conv_norm(np.array([[[[3.0, 4.0]]]]), (1, 1)) == pytest.approx(5)
+    assert conv_norm(np.array([[[[3.0, 4.0, 0.0]]]]), (1, 1)) == pytest.approx(5)
 
 
 @pytest.mark.parametrize(

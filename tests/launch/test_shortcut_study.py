@@ -65,6 +65,8 @@ def test_every_figure_leaves_its_rows_findings_picture_and_events(study, figure)
     rows = read_rows(run_dir / "results.csv")
     assert experiments_of(rows) == set(FIGURES[figure].EXPERIMENTS)
     assert all(np.isfinite(row["seconds"]) for row in rows)
+    seconds = json.loads((run_dir / "config.json").read_text())["seconds"]
+    assert seconds == pytest.approx(sum(seconds_by_experiment(rows).values()))
     assert (run_dir / f"figure_{figure}.png").read_bytes().startswith(b"\x89PNG")
     with_it = {"figure_6.png"} if figure == "8" else set()  # of the same rows
     assert {path.name for path in run_dir.glob("figure_*")} == {f"figure_{figure}.png"} | with_it

@@ -341,3 +341,15 @@ def test_the_names_of_the_package_are_there_and_another_is_no_attribute():
     assert all(hasattr(curvature, name) for name in curvature.__all__)
     with pytest.raises(AttributeError, match=re.escape("module 'shortcut_study.curvature' has no attribute 'spectra'")):
         _ = curvature.spectra
+
+
+@pytest.mark.parametrize(
+    "given, compiled, name",
+    [(None, None, "cross-entropy of logits"), ("mse", None, "mse")] + [(None, "mse", "mse"), ("mae", "mse", "mae")],
+)
+def test_the_loss_is_the_one_given_else_the_one_compiled_else_the_cross_entropy(given, compiled, name):
+    model = plain()
+    if compiled:
+        model.compile(loss=compiled)
+    y = CLASSES if name.startswith("cross") else TARGETS
+    assert curvature.Hessian(model, X, y, loss=given).loss_in_words == f"mean {name} over 6 examples"

@@ -182,6 +182,11 @@ REFUSED = {
     "a class too many, given": (plain, "labels must lie in 0–2", {"y": CLASSES + 1, "loss": logits()}),
     "labels beyond int32": (plain, "within int32, got", {"y": CLASSES + 2**33, "loss": lambda y, z: z}),
     "images": (plain, r"^images must be \[m, 4\] as the model takes them, got \(6, 3\)$", {"x": X[:, :3]}),
+    "images of another width": (
+        lambda: sequential(layers.Flatten(), layers.Dense(3), shape=(4, 4, 1)),
+        r"^images must be \[m, 4, 4, 1\] as the model takes them, got \(6, 4, 3, 1\)$",
+        {"x": np.ones((6, 4, 3, 1))},
+    ),
     "labels of another shape": (
         plain,
         r"loss does not take labels \[m, 2\] and outputs \[m, 3\]",

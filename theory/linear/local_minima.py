@@ -28,7 +28,7 @@ def bad_critical_point(R: np.ndarray, num_layers: int, kept: np.ndarray) -> np.n
     u, sigma, vt = np.linalg.svd(R)
     root = np.where(kept, sigma ** (1 / num_layers), 0)
     layers = np.repeat(np.diag(root)[None], num_layers, axis=0)
-    layers[0], layers[-1] = layers[0] @ vt, u @ layers[-1]
+    layers[0], layers[-1] = root[:, None] * vt, u * root
     return layers - np.eye(len(R))
 
 
