@@ -25,10 +25,12 @@ EMPTY = re.compile(r"(zeros|empty)(_like)?\(")
 # What only decides how much is computed at a time.
 SPEED = re.compile(
     r"_PANEL\b|_BYTES|^(_PIECES|_TASKS|_BLOCK|COLUMNS|_?AHEAD|_THREADS|STEPS_PER_GRAM|\w*_AT_ONCE|_?BATCH(_SIZE)?) = "
-    r"|chunk =|per_row|rows_per_panel|for start in range\(|default_rng\(\d|ThreadPoolExecutor|cpu_count"
+    r"|chunk =|per_row|rows_per_panel|for start in range\(|default_rng\(\d|ThreadPoolExecutor|cpu_count|time\.sleep\("
 )
 SKIPPED_FIELDS = ("decorator_list", "annotation", "returns")
-SKIPPED_ARGUMENTS = ("dtype", "seed", "initial", "copy", "check_finite", "optimize")
+SKIPPED_ARGUMENTS = set("dtype seed initial copy check_finite optimize".split())
+# What only decides how soon a line is shown, or how fast something runs.
+SKIPPED_ARGUMENTS |= set("flush refresh mininterval parallel_iterations num_parallel_calls reduce_retracing".split())
 # In a comparison without one of these two floats are compared, which are never equal: < and ≤ are the same.
 WHOLE = re.compile(r"\b(len|num_\w+|\w*size|ndim|shape|\w*counts?|order|\w*depth|width|\w*rank|layer|dim|\d+)\b")
 FLOAT = re.compile(r"\d\.\d|\de[-\d]|epsilon|eps\b|rounding|tolerance|tiny", re.IGNORECASE)

@@ -2,6 +2,7 @@
 
 import io
 import os
+import pathlib
 import struct
 import subprocess
 import sys
@@ -17,12 +18,16 @@ from study_rows import TWO, row
 from identity_matters import classifier, errors, safe_loading
 from identity_matters.config import DataConfig, ModelConfig
 from identity_matters.data import arrays, folder, tfds, tfds_builder, tfds_files
+from identity_matters.distributed import rendezvous
 from identity_matters.errors import UserError
 from identity_matters.model import check_image_shape
-from identity_matters.runs import npz, tables
+from identity_matters.runs import directory, npz, signals, tables
 from launch import near_identity, plot
+from launch.jobs import kubernetes, local, slurm
 from shortcut_study import aggregation
 from shortcut_study.curvature import examples
+
+DOCS = pathlib.Path(__file__).parents[1] / "docs" / "guides"
 
 
 def png(pixels: int) -> None:
@@ -108,6 +113,16 @@ def test_a_limit_lets_pass_what_lies_at_it_and_nothing_beyond(name, tmp_path):
     if name == "text of a set":  # but for shards, which are as long as their images
         os.remove(tmp_path / "label.labels.txt")
         prepared("a-train.tfrecord-00000-of-00001")(2**24 + 1, tmp_path)
+
+
+def test_the_guides_say_how_long_the_workers_wait():
+    cluster, reliability = (" ".join((DOCS / f"{name}.md").read_text().split()) for name in ("cluster", "reliability"))
+    assert "wait ten minutes for each other" in cluster and rendezvous.RENDEZVOUS_TIMEOUT == 10 * 60
+    assert "save at the same step within 30 s" in cluster and local.GRACE_PERIOD == 30
+    assert f"`--signal=TERM@{slurm.GRACE_PERIOD}`" in cluster and slurm.GRACE_PERIOD == kubernetes.GRACE_PERIOD
+    assert "exit with 75 within two minutes" in cluster and errors.EXIT_CONTINUE == 75
+    assert "waits up to 3 minutes for the lock" in cluster and directory.LOCK_TIMEOUT == 3 * 60
+    assert "after two minutes it is ended" in reliability and signals.GRACE_PERIOD == 2 * 60
 
 
 def test_messages_are_cut():
