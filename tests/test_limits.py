@@ -1,8 +1,10 @@
 """Each limit that a user meets: the last value that is taken, and that the next one is refused, shown or cut."""
 
 import io
+import json
 import os
 import pathlib
+import stat
 import struct
 import subprocess
 import sys
@@ -21,8 +23,8 @@ from identity_matters.data import arrays, folder, tfds, tfds_builder, tfds_files
 from identity_matters.distributed import rendezvous
 from identity_matters.errors import UserError
 from identity_matters.model import check_image_shape
-from identity_matters.runs import directory, npz, signals, tables
-from launch import near_identity, plot
+from identity_matters.runs import directory, files, npz, signals, tables
+from launch import config_flags, near_identity, plot
 from launch.jobs import kubernetes, local, slurm
 from shortcut_study import aggregation
 from shortcut_study.curvature import examples
@@ -123,6 +125,52 @@ def test_the_guides_say_how_long_the_workers_wait():
     assert "exit with 75 within two minutes" in cluster and errors.EXIT_CONTINUE == 75
     assert "waits up to 3 minutes for the lock" in cluster and directory.LOCK_TIMEOUT == 3 * 60
     assert "after two minutes it is ended" in reliability and signals.GRACE_PERIOD == 2 * 60
+
+
+@pytest.mark.parametrize("port, is_one", [(0, False), (1, True), (2**16 - 1, True), (2**16, False)])
+def test_a_port_is_one_of_65535(port, is_one):
+    text = json.dumps({"cluster": {"worker": [f"a:{port}"]}, "task": {"type": "worker", "index": 0}})
+    if is_one:
+        assert rendezvous.worker_addresses(text) == ([f"a:{port}"], 0)
+    else:
+        with pytest.raises(UserError, match=f"a:{port} has no port"):
+            rendezvous.worker_addresses(text)
+
+
+def test_ports_are_below_those_of_outgoing_connections(monkeypatch):
+    monkeypatch.setattr(local.random, "choice", lambda ports: ports[0])
+    assert local.free_ports(1) == [10_000]
+    monkeypatch.setattr(local.random, "choice", lambda ports: ports[-1])
+    assert local.free_ports(1) == [31_999]
+
+
+@pytest.mark.parametrize("columns, width", [(300, 110), (100, 100), (20, 60)])
+def test_the_help_is_as_wide_as_the_terminal_but_stays_readable(columns, width, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    text, long = " ".join(["ab"] * 99), "--" + "f" * 26
+    lines = config_flags.wrapped_entries(
+        "manual", [("--flag=NUMBER", text), (long, text), (long[1:], text)]
+    ).splitlines()
+    assert lines[:3] == ["manual", "", "Flags:"] and max(map(len, lines)) == width - (width - 30 - 2) % 3
+    assert [line[:30] for line in lines if line.startswith("  -")] == [
+        f"{'  --flag=NUMBER':30}",
+        f"  {long}",
+        f"  {long[1:]} ",
+    ]
+    assert {line[:30] for line in lines[4:] if not line.startswith("  -")} == {" " * 30}
+
+
+def test_the_time_left_is_in_seconds_below_ninety():
+    assert [near_identity._duration(seconds) for seconds in (89, 90, 600)] == ["89 seconds", "2 minutes", "10 minutes"]
+
+
+def test_logs_are_written_by_their_owner_and_read_as_the_umask_says(tmp_path):
+    before = os.umask(0o027)
+    try:
+        files.open_log(str(tmp_path / "log")).close()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "log").stat().st_mode) == 0o640
 
 
 def test_messages_are_cut():
