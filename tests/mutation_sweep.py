@@ -57,7 +57,8 @@ EQUIVALENTS = pathlib.Path(__file__).with_name("mutation_equivalents.txt")
 # Nor are drawn: drawing, claims' checks, texts; given_optimizer, whose tests start TensorFlow at import; jax_backend,
 # whose tests run in a process of their own; piecewise_gradient, which is compiled before an error can be planted.
 STARTS_TENSORFLOW = "tests/identity_matters/test_given_optimizer.py"
-OF_ALL_PACKAGES = [f"tests/test_{name}.py" for name in ("limits", "measured_runs", "study_pages")]
+OF_ALL_PACKAGES = [f"tests/test_{name}.py" for name in ("doctests", "limits", "measured_runs", "study_pages")]
+DOCTESTS = "tests/test_doctests.py::test_the_examples_of_a_module_give_what_they_say"  # [module]
 DRAWING = (
     r"given_optimizer|jax_backend|piecewise_gradient|figures|_figure$|figure_\w+$|claim|table_1|theory\.parallel"
     r"|mutations|measured|report|story|terminal|silence"
@@ -169,9 +170,10 @@ class Sample(Sweep):
 
         def order(item: pytest.Item) -> tuple[float, ...]:
             has_failed = self.failures[mutant.module, item.nodeid]
-            return -has_failed, rank[item.path], self.seconds.get(item.nodeid, 1.0)
+            return -has_failed, rank.get(item.path, 0), self.seconds.get(item.nodeid, 1.0)
 
-        return sorted((item for item in self.items.values() if item.path in rank), key=order)
+        doctest = f"{DOCTESTS}[{mutant.module}]"
+        return sorted((i for i in self.items.values() if i.path in rank or i.nodeid == doctest), key=order)
 
 
 class Disk:
@@ -188,6 +190,7 @@ class Disk:
         near = {file: place for file in self.files if (place := distance(file, mutant.module)) is not None}
         direct, others = ([str(f.relative_to(ROOT)) for f in near if (near[f] > 1) == far] for far in (False, True))
         direct.sort(key=lambda file: near[ROOT / file])
+        direct += [f"{DOCTESTS}[{mutant.module}]"] * (">>> " in mutant.file.read_text())
         for tests, marker in itertools.product((direct, others), ("not slow and not nightly", "slow")):
             while tests and time.monotonic() < end:
                 (self.root / path).write_bytes(mutant.written(mutant.file.read_bytes()))
