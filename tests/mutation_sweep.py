@@ -266,8 +266,9 @@ def distance(file: pathlib.Path, module: str) -> int | None:
 def users(module: str) -> set[str]:
     """The modules that import a module, and its package."""
     files = [file for package in PACKAGES for file in (ROOT / package).rglob("*.py") if names_module(file, module)]
-    package = {module.rpartition(".")[0]} - {*PACKAGES, ""}  # whose __init__ may give its names away
-    return package | {".".join(f.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for f in files}
+    package = ROOT.joinpath(*module.split(".")[:-1], "__init__.py")
+    files += [package] if package.exists() and "import" in text(package) else []  # which gives names of its modules
+    return {".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for file in files}
 
 
 @functools.cache
