@@ -353,3 +353,9 @@ def test_the_loss_is_the_one_given_else_the_one_compiled_else_the_cross_entropy(
         model.compile(loss=compiled)
     y = CLASSES if name.startswith("cross") else TARGETS
     assert curvature.Hessian(model, X, y, loss=given).loss_in_words == f"mean {name} over 6 examples"
+
+
+@pytest.mark.parametrize("batch_size, num_batches", [(1, 6), (4, 2), (5, 2), (6, 1), (7, 1), (None, 1)])
+def test_the_examples_come_in_batches_of_the_size_that_is_given_the_last_one_smaller(batch_size, num_batches):
+    h = curvature.Hessian(plain(), X, CLASSES, batch_size=batch_size)
+    assert (h.num_batches, h.examples.batch_size) == (num_batches, min(batch_size or 6, 6))
