@@ -1,5 +1,6 @@
 """Each limit that a user meets: the last value that is taken, and that the next one is refused, shown or cut."""
 
+import errno
 import io
 import json
 import os
@@ -171,6 +172,17 @@ def test_logs_are_written_by_their_owner_and_read_as_the_umask_says(tmp_path):
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "log").stat().st_mode) == 0o640
+
+
+@pytest.mark.parametrize("file, is_named", [(None, True), ("/t/x", True), ("/other", False)])
+def test_an_error_of_a_file_in_a_temporary_folder_or_of_none_names_the_file_that_is_written(file, is_named):
+    full = OSError(errno.ENOSPC, "No space left on device", *([file] if file else []))
+    named = errors.unnamed_file("/run/model.keras", "/t/")(full)
+    assert (str(named) if named else None) == (
+        "cannot write /run/model.keras: No space left on device" if is_named else None
+    )
+    assert (errors.unnamed_file("/run/a")(full) is None) == (file is not None)
+    assert errors.unnamed_file("/run/a")(ValueError("a")) is None
 
 
 def test_messages_are_cut():

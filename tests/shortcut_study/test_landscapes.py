@@ -64,6 +64,21 @@ def test_directions_are_eigenvectors_of_the_largest_eigenvalues_or_random_ones_a
     )
 
 
+def test_at_a_saddle_too_the_search_for_its_directions_stops_when_they_are_found():
+    keras.utils.set_random_seed(0)
+    linear = [keras.layers.Dense(units, use_bias=False) for units in (12, 3)]
+    model = keras.Sequential([keras.Input((4,)), *linear])
+    for layer in linear:
+        layer.kernel.assign(0.1 * layer.kernel)
+    h, passes = curvature.Hessian(model, X, hessian_cases.TARGETS, loss="mse", dtype="float64"), []
+    h.on_batch = lambda: passes.append(1)
+    values = np.linalg.eigvalsh(h @ np.eye(h.shape[0]))
+    assert h.shape[0] > 60 and values[0] < -0.5 * values[-1]
+    passes.clear()
+    h.landscape(points=3, progress=False)
+    assert len(passes) < 60
+
+
 def test_a_block_moves_its_own_weights_alone(h):
     _, _, last, offset = h.model.trainable_variables
     part = curvature.Hessian(h.model, X, CLASSES, variables=[offset, last], dtype="float64")

@@ -95,6 +95,13 @@ def test_the_components_are_white_and_the_targets_one_hot(digits):
     assert np.array_equal(y.argmax(1), digits[1]) and np.array_equal(y.sum(1), np.ones(1000))
 
 
+@pytest.mark.parametrize("rank", [1, 2])
+def test_images_that_span_too_few_dimensions_are_refused_with_their_number(rank):
+    images = np.random.default_rng(0).standard_normal((20, rank)) @ np.random.default_rng(1).standard_normal((rank, 9))
+    with pytest.raises(ValueError, match=f"the 20 images span only {rank} dimensions, there are 3 classes"):
+        whitened_components(images, np.arange(20) % 3, num_classes=3)
+
+
 def test_inputs_have_the_scale_that_is_asked_for_and_their_mean_where_it_is_kept(digits):
     x, _ = whitened_components(*digits, num_classes=10, scale=0.316)
     np.testing.assert_allclose(x.T @ x / 1000, 0.316**2 * np.eye(10), atol=1e-11)

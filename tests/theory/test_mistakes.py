@@ -42,6 +42,12 @@ MISTAKES = [
     (factorization.factorize, (EYE * 1j, 3), "R must be real numbers, got complex128"),
     (lr.risk, (LAYERS * 1j, EYE, EYE), "A must be real numbers"),
     (lr.standard_gradient, (LAYERS * 1j, EYE, EYE), "W must be real numbers"),
+    (networks.output_growth, (0, 2), "num_units and shortcut_depth must be whole numbers of at least 1, got 0 and 2"),
+    (
+        networks.output_growth,
+        (2, 1.5),
+        "num_units and shortcut_depth must be whole numbers of at least 1, got 2 and 1.5",
+    ),
     (networks.moments, (X, COMPLEX), "y must be real numbers"),
     (networks.gradient, (np.zeros((1, 1, 3, 3)) * 1j, X, Y), "weights must be real"),
     (saddle_escape.risk_and_gradient, (LAYERS[None] * 1j, EYE), "weights must be real"),
