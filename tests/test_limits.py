@@ -18,14 +18,14 @@ import numpy as np
 import pytest
 from study_rows import TWO, row
 
-from identity_matters import classifier, errors, safe_loading
+from identity_matters import classifier, errors, safe_loading, starting_weights
 from identity_matters.config import DataConfig, ModelConfig
 from identity_matters.data import arrays, folder, tfds, tfds_builder, tfds_files
 from identity_matters.distributed import rendezvous
 from identity_matters.errors import UserError
 from identity_matters.model import check_image_shape
 from identity_matters.runs import directory, files, npz, signals, tables
-from launch import config_flags, near_identity, plot
+from launch import config_flags, near_identity, plot, trained_run
 from launch.jobs import kubernetes, local, slurm
 from shortcut_study import aggregation
 from shortcut_study.curvature import examples
@@ -183,6 +183,14 @@ def test_an_error_of_a_file_in_a_temporary_folder_or_of_none_names_the_file_that
     )
     assert (errors.unnamed_file("/run/a")(full) is None) == (file is not None)
     assert errors.unnamed_file("/run/a")(ValueError("a")) is None
+
+
+def test_digests_stay_as_earlier_versions_wrote_them():
+    """Else what they began could not go on."""
+    kernel = keras.Variable(np.arange(6, dtype=np.float32).reshape(2, 3), name="kernel")
+    assert starting_weights._digest({"a/kernel": kernel}) == "6cd976cbbe2e0d8c"
+    assert trained_run.weights_digest(types.SimpleNamespace(variables=[kernel], weights=[kernel])) == "AttributeError("'types.SimpleNamespace' object has no attribute 'get_weights'")"
+    assert arrays.digest(np.arange(6).reshape(2, 3)) == "f5b77389"
 
 
 def test_messages_are_cut():

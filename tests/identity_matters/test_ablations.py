@@ -107,7 +107,7 @@ def test_a_sweep_trains_every_value_and_seed_and_goes_on_where_it_stopped(small,
     ],
 )
 def test_a_search_goes_two_rates_beyond_its_grid_and_what_may_not_be_the_best_is_marked(
-    small, tmp_path, monkeypatch, rates, chosen
+    small, tmp_path, monkeypatch, capsys, rates, chosen
 ):
     config, calls = small
     ours = dataclasses.replace(EXPERIMENTS["statements"][0], rates=rates)
@@ -115,6 +115,10 @@ def test_a_search_goes_two_rates_beyond_its_grid_and_what_may_not_be_the_best_is
     rows = ablations.run_ablations(config, str(tmp_path / "run"))
     assert f"| BN-free | {chosen} |" in tables.ablation_table(rows)
     trained = len(calls)
+    counted = re.findall(r"^\[(\d+)/(\d+)\]", capsys.readouterr().out, re.M)  # the whole grows with the search
+    assert [int(number) for number, _ in counted] == [*range(1, trained + 1)]
+    assert [int(total) for _, total in counted] == sorted(int(total) for _, total in counted)
+    assert int(counted[0][1]) == len(rates) + 3 and int(counted[-1][1]) == trained
     np.testing.assert_equal(ablations.run_ablations(config, str(tmp_path / "run")), rows)
     assert len(calls) == trained  # what was found beyond the grid is found again
 

@@ -69,6 +69,11 @@ def test_one_claim_is_checked_alone_and_nothing_is_written_without_a_run_directo
     assert not list(tmp_path.iterdir())
 
 
+def test_an_unknown_claim_is_refused_before_a_run_begins(tmp_path, launch):
+    code, _, err = launch("check_theory", "--claim=hm.theorem_9.9", f"--run_dir={tmp_path}/run")
+    assert code == 1 and "hm.theorem_9.9" in err and err.count("\n") == 1 and not list(tmp_path.iterdir())
+
+
 def test_a_failing_check_is_exit_code_1_and_status_failed(monkeypatch, tmp_path, capsys):
     from identity_matters.runs.directory import read_config_json
     from theory import linear_residual
