@@ -8,6 +8,7 @@ import functools
 import json
 import os
 import shutil
+import time
 import types
 
 import numpy as np
@@ -357,3 +358,14 @@ def test_without_a_run_directory_rows_are_printed_and_nothing_is_written(
     assert code == 0 and not list(tmp_path.iterdir()), err
     run_dir, _, printed = finished(name)
     assert out == printed.replace(f"files: {run_dir}\n", "")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_run_takes_some_time_and_less_than_the_machine_is_up(name, finished):
+    """Which a sum of two readings of its clock would be, in place of their difference."""
+    run_dir = finished(name)[0]
+    rows = [row for table in COMMANDS[name][1] for row in read_rows(str(run_dir / table))]
+    seconds = [
+        entry["seconds"] for entry in (json.loads((run_dir / "config.json").read_text()), *rows) if "seconds" in entry
+    ]
+    assert all(0 <= number < time.monotonic() for number in seconds) and bool(seconds) != (name == "descent_map")
