@@ -33,6 +33,7 @@ from identity_matters.data.batches import StreamedBatches, open_batches
 from identity_matters.data.source import fits_in_memory, open_source
 from identity_matters.data.tfds import prepared_builder
 from identity_matters.distributed.workers import Workers
+from identity_matters.errors import UserError
 from identity_matters.evaluation import evaluate
 from launch.trained_run import first_examples
 
@@ -63,6 +64,15 @@ def test_a_set_that_is_not_prepared_says_to_download_and_leaves_nothing(offline,
     message = refused(load, DataConfig(dataset="cifar10", data_dir=str(tmp_path)))
     assert "--download" in message and str(tmp_path) in message
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("download", [True, False])
+def test_a_set_is_looked_for_where_and_downloaded_only_if_the_config_says(download, monkeypatch):
+    def prepared(*asked):
+        raise UserError(repr(asked))
+
+    monkeypatch.setattr("identity_matters.data.tfds.prepared_builder", prepared)
+    assert refused(load, DataConfig("cifar10", "/data", download=download)) == repr(("cifar10", "/data", download))
 
 
 @pytest.fixture(scope="module")
