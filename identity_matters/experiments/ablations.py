@@ -21,7 +21,7 @@ from identity_matters.experiments.variants import EXPERIMENTS, Variant, depths
 from identity_matters.fields import require
 from identity_matters.model import check_image_shape, training_flops
 from identity_matters.runs import figures, tables
-from identity_matters.runs.config_json import FINISHED, flat, read_config_json
+from identity_matters.runs.config_json import flat, read_config_json
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.job_table import Job, JobTable
 
@@ -200,8 +200,6 @@ def _draw(run: RunDirectory) -> list[dict]:
 def _rows(run_dir: str) -> list[dict]:
     """Returns the rows of a run that is finished: one per evaluation and, where it diverged, one of that step."""
     record, path = read_config_json(run_dir), os.path.join(run_dir, "metrics.csv")
-    if record is None or record["status"] not in FINISHED:
-        return []
     config, status = record["config"], record["status"]
     rows = tables.read_metrics(path) if os.path.exists(path) else []
     if status == "diverged":
