@@ -53,6 +53,26 @@ def test_a_planted_mutant_is_seen_by_all_who_imported_the_function_or_the_consta
         sys.modules.pop(name)
 
 
+def test_a_mutant_is_written_into_its_line_and_every_other_stays(tmp_path):
+    (tmp_path / "module_of_mutants.py").write_text(SOURCE)
+    for mutant in mutants.mutants(tmp_path / "module_of_mutants.py", "module_of_mutants"):
+        written = mutant.written(SOURCE.encode()).decode()
+        (line,) = [new for old, new in zip(SOURCE.splitlines(), written.splitlines()) if new != old]
+        assert mutant.text.split(" → ")[1] in line and len(written.splitlines()) == len(SOURCE.splitlines())
+        compile(written, "written", "exec")
+
+
+@pytest.mark.slow
+def test_what_is_written_into_a_copy_is_noticed_by_the_tests_of_those_that_import_it(tmp_path):
+    found = mutants.mutants(ROOT / "theory/descent/update_rules.py", "theory.descent.update_rules")
+    noticed = next(mutant for mutant in found if mutant.text.endswith("0.9 → 1.8"))
+    disk = mutation_sweep.Disk(tmp_path / "project")
+    outcome, test = disk.outcome(noticed, 300)
+    assert outcome == "killed" and disk.is_sound == {test: True}
+    copied = tmp_path / "project/theory/descent/update_rules.py"
+    assert copied.read_bytes() == noticed.file.read_bytes()  # right again
+
+
 @pytest.mark.slow
 def test_every_equivalent_is_still_a_mutant_of_the_code():
     keys = {mutant.key for mutant in mutants.of_modules(ROOT, mutation_sweep.PACKAGES)}
