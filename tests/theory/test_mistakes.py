@@ -48,6 +48,8 @@ MISTAKES = [
         (2, 1.5),
         "num_units and shortcut_depth must be whole numbers of at least 1, got 2 and 1.5",
     ),
+    (networks.moments, (X, np.where(Y == Y.max(), np.inf, Y)), "x and y must be finite"),
+    (networks.moments, (np.where(X == X.max(), np.nan, X), Y), "x and y must be finite"),
     (networks.moments, (X, COMPLEX), "y must be real numbers"),
     (networks.gradient, (np.zeros((1, 1, 3, 3)) * 1j, X, Y), "weights must be real"),
     (saddle_escape.risk_and_gradient, (LAYERS[None] * 1j, EYE), "weights must be real"),
