@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pathlib
+import platform
 import stat
 import struct
 import subprocess
@@ -24,7 +25,7 @@ from identity_matters.data import arrays, folder, tfds, tfds_builder, tfds_files
 from identity_matters.distributed import rendezvous
 from identity_matters.errors import UserError
 from identity_matters.model import check_image_shape
-from identity_matters.runs import directory, files, npz, signals, tables
+from identity_matters.runs import directory, files, machine, npz, signals, tables
 from launch import config_flags, near_identity, plot, trained_run
 from launch.jobs import kubernetes, local, slurm
 from shortcut_study import aggregation
@@ -191,6 +192,16 @@ def test_digests_stay_as_earlier_versions_wrote_them():
     assert starting_weights._digest({"a/kernel": kernel}) == "6cd976cbbe2e0d8c"
     assert trained_run.weights_digest(types.SimpleNamespace(get_weights=lambda: [kernel.numpy()])) == "4372fe10e2902b8f"
     assert arrays.digest(np.arange(6).reshape(2, 3)) == "f5b77389"
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/meminfo"), reason="Linux says there what the machine is")
+def test_the_machine_is_what_linux_says():
+    memory = int(pathlib.Path("/proc/meminfo").read_text().split()[1]) * 1024  # MemTotal, kB
+    assert machine.physical_memory() == pytest.approx(memory, rel=0.1)
+    lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+    names = {line.partition(":")[2].strip() for line in lines if line.startswith("model name")}
+    assert machine.processor() in (names or {platform.machine()})
+    assert machine.cores() == sorted(os.sched_getaffinity(0))
 
 
 def test_messages_are_cut():
