@@ -1,6 +1,7 @@
 """identity_matters.optimization: the metrics, which have evaluation's rule for ties, and what reaches the optimiser."""
 
 import dataclasses
+from unittest.mock import MagicMock
 
 import keras
 import numpy as np
@@ -89,6 +90,11 @@ def test_xla_is_asked_for_as_the_config_says_but_of_tensorflow(choice, asked, mo
     assert optimization._jit_compile(choice) is False
     monkeypatch.setattr("keras.backend.backend", lambda: "jax")
     assert optimization._jit_compile(choice) == asked
+    model = MagicMock(trainable_variables=[])
+    config = TrainConfig(jit_compile=choice, steps_per_execution=2)
+    optimization.compile_model(model, config)
+    compiled = model.compile.call_args.kwargs
+    assert (compiled["jit_compile"], compiled["steps_per_execution"]) == (asked, 2)
 
 
 @pytest.mark.parametrize(
