@@ -128,7 +128,8 @@ def test_training_needs_the_operations_counted_by_hand():
 
 @each_architecture
 def test_images_of_9_pixels_are_taken_and_of_8_refused_in_one_line(kind):
-    assert SMALL_NETWORKS[kind](dataclasses.replace(ANY_SIZE, image_shape=(9, 32, 3))).output_shape == (None, 7)
+    network = SMALL_NETWORKS[kind](dataclasses.replace(ANY_SIZE, image_shape=(9, 32, 3)))
+    assert network.output_shape == (None, 7) and network.inputs[0].name == "images"
     name = next(name for name in NETWORKS if name.startswith(kind))
     with pytest.raises(UserError, match=rf"^{name} needs images of at least 9 pixels a side, got 8x32$"):
         networks.build(dataclasses.replace(ANY_SIZE, image_shape=(8, 32, 3), network=name))
