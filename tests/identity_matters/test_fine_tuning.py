@@ -18,7 +18,7 @@ from identity_matters.runs.config_json import config_of, read_config_json
 from identity_matters.runs.tables import read_metrics
 from identity_matters.safe_loading import load_network
 from identity_matters.starting_weights import freeze, take_weights
-from launch.trained_run import load_model
+from launch.trained_run import SavedRun, load_model
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +147,7 @@ def test_a_run_begins_with_another_and_keeps_what_is_frozen(tiny_config, whole, 
     for variable in load_network(str(tmp_path / "run" / "model.keras")).variables:
         is_kept = variable.path.startswith(("stem", "stage1", "projection"))  # the projection is not trained at all
         assert np.array_equal(variable, expected[f"variable/{variable.path}"]) == is_kept, variable.path
-    initial, _ = load_model(tuned, str(tmp_path / "run"), at_step=0)
+    initial, _ = load_model(tuned, SavedRun(str(tmp_path / "run"), at_step=0))
     for variable, other in zip(initial.variables, load_network(str(whole / "model.keras")).variables):
         np.testing.assert_array_equal(variable, other)
     monkeypatch.setattr(training, "write_results", lambda *_: None)
@@ -192,11 +192,11 @@ def test_a_run_begins_again_with_the_weights_of_its_first_beginning(
     if refuses and (has_digest or not later):
         reason = "has changed since the run began" if later else "source"
         assert reason in refused(begun_again)
-        assert reason in refused(load_model, tuned, str(run), at_step=0)
+        assert reason in refused(load_model, tuned, SavedRun(str(run), at_step=0))
         assert json.loads((run / "config.json").read_text())["init_digest"] == (digest if has_digest else None)
         put("whole")
     else:
-        load_model(tuned, str(run), at_step=0)
+        load_model(tuned, SavedRun(str(run), at_step=0))
     begun_again()
     is_same = has_digest or later != "tiny_run"
     assert (json.loads((run / "config.json").read_text())["init_digest"] == digest) == is_same
@@ -213,7 +213,7 @@ def test_a_source_from_another_folder_is_another_one(tiny_config, tiny_run, whol
     record = read_config_json("../first/run")
     config = config_of(record, TrainConfig())
     assert config.init_from == str(tmp_path / "first" / "source")
-    load_model(config, "../first/run", at_step=0)
+    load_model(config, SavedRun("../first/run", at_step=0))
     absolute = dataclasses.replace(tiny_config, init_from=config.init_from)
     assert training.train(absolute, "../first/run")["step"] == 4  # it is the same run
     assert "another config (old, new): init_from" in refused(
