@@ -76,6 +76,7 @@ def test_tensorflow_is_hidden(hidden):
     assert "No module named 'tensorflow'" in run(hidden, "jax", "-c", "import tensorflow").stderr
 
 
+@pytest.mark.slow
 def test_the_launcher_trains_from_an_npz_file_on_jax_without_tensorflow(train, tmp_path):
     run_dir, short = tmp_path / "run", ("--train_steps=10", "--eval_every=10", "--decay_steps=5", "--eval_examples=20")
     printed = train(run_dir, *short, "--residual_initializer=fixup")
