@@ -190,12 +190,15 @@ class Spectra:
         """Describes the spectra, from the rows of all tables in their order; removes what an interruption needs."""
         config, dim, rows = self._config, num_weights(self._networks[""][0]), list(tables)
         size = len(tables) // len(self.weights)  # the same tables for each of the weights
-        seconds = run.contents["seconds"] or 60 * run.contents.get("minutes", 0)  # as runs of 0.2.0 have them
+        seconds = run.contents["seconds"]
+        if seconds is None and "minutes" in run.contents:  # as runs of 0.2.0 have them
+            seconds = 60 * run.contents["minutes"]
+        time = "" if seconds is None else f", {seconds / 60:.1f} minutes"  # None: a call computed all and was killed
         name = f"{config.saved_run} after {config.at_step} steps" if config.at_step >= 0 else config.saved_run
         lines = [f"{name or config.pretrained}: {dim:,} trained weights, {len(self._images):,} training images"]
         matrix = "Gauss-Newton matrix" if config.gauss_newton else "Hessian"
         for prefix in self.weights:
-            of, took = (" at the initial weights", "") if prefix else ("", f", {seconds / 60:.1f} minutes")
+            of, took = (" at the initial weights", "") if prefix else ("", time)
             lines.append(f"spectrum of the {matrix}{of}{took}")
             lines += _texts(rows[:size], config.num_eigenvalues, dim)
             del rows[:size]

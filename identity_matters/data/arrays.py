@@ -360,7 +360,9 @@ def batches_of(
         received = f"{len(parts)} parts" if parts is batch else f"a {type(batch).__name__}"
         require(2 <= len(parts) <= 2 + with_weights, f"{what}, got {received}")
         parts = tuple(as_part(f"{name}: {of}", part) for of, part in zip(("images", "labels", "sample weights"), parts))
-        arrays = [*itertools.chain.from_iterable(map(_arrays_in, parts))]
+        of_parts = [[*_arrays_in(part)] for part in parts]
+        require(all(of_parts), f"{what}, got an empty dict in place of arrays")
+        arrays = [*itertools.chain.from_iterable(of_parts)]
         shapes = " and ".join(str(array.shape) for array in arrays)
         single = "for single examples, dataset.batch(100) makes batches"
         require(all(array.ndim for array in arrays), f"{what}, got arrays {shapes}; {single}")

@@ -105,6 +105,15 @@ def test_the_same_command_again_prints_the_same_and_computes_nothing_and_another
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
+def test_a_run_killed_after_its_last_table_says_no_time_that_nobody_measured(tiny_spectrum, tiny_run, launch, tmp_path):
+    run_dir = tmp_path / "run"
+    shutil.copytree(tiny_spectrum, run_dir)
+    edit(run_dir, seconds=None, status="running")
+    code, out, _ = launch(*flags(tiny_run, run_dir))
+    assert code == 0 and out.splitlines()[1] == "spectrum of the Hessian"
+    assert json.loads((run_dir / "config.json").read_text())["seconds"] is None
+
+
 @pytest.mark.slow
 def test_an_interrupted_run_continues_after_the_last_finished_product_to_the_same_results(
     tiny_spectrum, tiny_run, launch, tmp_path, monkeypatch

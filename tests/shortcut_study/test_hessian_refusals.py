@@ -216,6 +216,7 @@ REFUSED = {
     ),
     "several sizes": (plain, "differ in more than their number", {"x": [(X, CLASSES), (X[:, :3], CLASSES)], "y": None}),
     "lengths": (plain, "x gives 6 images with 3 labels", {"x": [(X, CLASSES[:3])], "y": None}),
+    "no arrays": (plain, "got an empty dict in place of arrays", {"x": [(X, {})], "y": None}),
     "no end": (
         plain,
         "repeats without end",
