@@ -8,8 +8,8 @@ all frameworks, and the products are checked to agree. Gradient and product are 
 Lanczos is --order steps with reorthogonalisation. PyHessian's is hessian.density, with torch.linalg.eigh in place of
 torch.eig, which PyTorch has removed; curvlinops' is its fast_lanczos, without reorthogonalisation. A second table,
 not of --preset=gpu, has the largest eigenvalue and the trace of a small network, all from the same number of
-products: ours by Lanczos and by Hutchinson's method, with their bounds; PyHessian's by power iteration and
-Hutchinson's method; curvlinops' by Lanczos and Hutch++; and the exact ones in float64. On a GPU convolutions are in
+products: ours by Lanczos and by XTrace, with their bounds; PyHessian's by power iteration and Hutchinson's method;
+curvlinops' by Lanczos and Hutch++; and the exact ones in float64. On a GPU convolutions are in
 TensorFloat-32, PyTorch's and JAX's default, with --precision=default, and torch.backends.cudnn.benchmark is on. Peers
 run in separate processes; without them (`pip install torch pyhessian curvlinops-for-pytorch`) their rows are left
 out.
@@ -144,8 +144,8 @@ def our_side(network: "keras.Model", problem: peers.Problem) -> tuple[int, dict[
         return pairs.values[-1], pairs.error_bounds[-1]
 
     def trace(products: int) -> tuple[float, float]:
-        estimate = h.diagonal(num_vectors=products, seed=seed, progress=False)
-        return estimate.trace, estimate.trace_error
+        estimate = h.trace(num_products=products, seed=seed, progress=False)
+        return estimate.value, estimate.error
 
     def eigenvalues() -> np.ndarray:
         exact = Hessian(network, images, labels, batch_size=batch_size, dtype="float64")
