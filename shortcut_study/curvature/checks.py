@@ -23,7 +23,7 @@ from identity_matters.errors import truncated_repr
 from identity_matters.fields import require
 from shortcut_study.curvature.backend import Backend
 from shortcut_study.curvature.examples import Examples
-from shortcut_study.curvature.objective import Objective, Sum, parts_of
+from shortcut_study.curvature.objective import Objective, Sum, own_dtype, parts_of
 
 SHIFTS = 0.3, 0.01  # of the size of each weight matrix: to a generic point, where the loss is not near 0
 # Of differences of losses and of gradients, as a share of the weights: small, so that few ReLUs pass their kink; then
@@ -169,8 +169,7 @@ def _check_objective(backend: Backend, is_default: bool) -> list[Sum]:
 
 def _share(objective: Objective) -> float:
     """Returns the largest difference, as a share, between a model in its own types and in the objective's."""
-    own = "float64" if "float64" in {variable.dtype for variable in objective.model.trainable_variables} else "float32"
-    if objective.draws and own != objective.dtype:  # then of other random numbers
+    if objective.draws and own_dtype(objective.model) != objective.dtype:  # then of other random numbers
         return math.inf
     is_half = any(layer.compute_dtype in HALF for layer in objective.model._flatten_layers())
     return SAME_IN_HALF if is_half else SAME["float32"]

@@ -194,6 +194,11 @@ def loss_of(model: keras.Model, loss: Any = None, loss_weights: Any = None) -> t
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True) if loss is None else loss, loss_weights
 
 
+def own_dtype(model: keras.Model) -> str:
+    """Returns the type of a model's trained weights: float64 where any of them is, else float32."""
+    return "float64" if "float64" in {variable.dtype for variable in model.trainable_variables} else "float32"
+
+
 def loss_name(loss: Any) -> str:
     """Returns the name of a loss: its class, its name, or that of the function."""
     if isinstance(loss, list | tuple | dict):

@@ -26,7 +26,7 @@ from shortcut_study.curvature.estimators import Diagonal, Trace, hutchinson, xdi
 from shortcut_study.curvature.examples import Examples, gathered
 from shortcut_study.curvature.landscapes import Landscape, losses_around
 from shortcut_study.curvature.model_spectrum import Groups, ModelSpectrum, PartSpectra, part_row, parts, positions
-from shortcut_study.curvature.objective import Objective, loss_name, loss_of
+from shortcut_study.curvature.objective import Objective, loss_name, loss_of, own_dtype
 from shortcut_study.curvature.quadrature import ORDER, deflated_quadrature
 from shortcut_study.curvature.watched import Watched
 
@@ -95,7 +95,7 @@ class Hessian:
         name, precisions = keras.backend.backend(), ", ".join(PRECISIONS)
         require(name in BACKENDS, f"Hessian products need KERAS_BACKEND=tensorflow, jax or torch, got {name}")
         require(precision in PRECISIONS, f"precision must be one of {precisions}, got {precision!r}")
-        dtype = dtype or ("float64" if "float64" in {v.dtype for v in model.trainable_variables} else "float32")
+        dtype = dtype or own_dtype(model)
         self.model, self.on_batch, self.dtype, self.gauss_newton = model, on_batch, np.dtype(dtype).type, gauss_newton
         self.loss_is_default = loss is None and getattr(model, "loss", None) is None
         self.objective = objective = Objective(model, *loss_of(model, loss, loss_weights), training, dtype)

@@ -21,7 +21,7 @@ from tensorflow.python.ops import nn_impl
 from identity_matters.fields import require
 from shortcut_study.curvature import backend
 from shortcut_study.curvature.examples import Examples
-from shortcut_study.curvature.objective import Objective, flat
+from shortcut_study.curvature.objective import Objective, flat, own_dtype
 
 ZERO = tf.UnconnectedGradients.ZERO
 MANY = 2**24  # factors of a product whose number is not known while tracing
@@ -92,9 +92,10 @@ class Backend(backend.Backend):
         """Returns the gradient [dim] in the model's own variables; ValueError where there is no second derivative."""
         with naming_operations(), self.context():
             self._product.get_concrete_function()
-        variables = [v.value for v in self.objective.model.trainable_variables]
-        own = "float64" if tf.float64 in {value.dtype for value in variables} else "float32"
-        objective = self.objective._replace(dtype=own)  # a loss may multiply outputs by variables as they are
+        model = self.objective.model
+        variables = [v.value for v in model.trainable_variables]
+        # A loss may multiply outputs by variables as they are.
+        objective = self.objective._replace(dtype=own_dtype(model))
         x, y, *sample_weight = self.on_device(next(self.examples.batches()))
         with self.context(), second_derivatives():
             with tf.GradientTape() as tape, keras.StatelessScope():  # which keeps averages and generators as they are
