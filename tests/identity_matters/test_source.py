@@ -1,6 +1,8 @@
 """The door of data: the part of a source that a config asks for, and the embedded digits, read through it."""
 
 import dataclasses
+import hashlib
+import pathlib
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from loaded import load
 from refusals import refused
 
 from identity_matters.config import DataConfig
+from identity_matters.data import digits
 from identity_matters.data import source as source_module
 from identity_matters.data.arrays import ArraySource
 from identity_matters.data.digits import MnistSample, mnist_sample
@@ -38,6 +41,12 @@ def test_the_embedded_digits_have_their_labels(sample):
     nearest = np.argmin(((test[:, None] - means) ** 2).sum(-1), axis=1)
     assert np.mean(nearest == sample.test_labels) > 0.75
     assert np.mean(nearest == np.roll(sample.test_labels, 1)) < 0.25
+
+
+def test_the_embedded_digits_are_those_that_their_note_describes(sample):
+    note = pathlib.Path(digits.__file__).with_name("mnist_sample.md").read_text()
+    arrays = sample.train_images, sample.test_images, sample.train_labels, sample.test_labels
+    assert hashlib.sha256(b"".join(array.astype(np.uint8).tobytes() for array in arrays)).hexdigest() in note
 
 
 def test_the_first_so_many_examples_are_taken_on_request(sample):
