@@ -22,6 +22,7 @@ DROPPED = set("sqrt square abs absolute log exp sign conj conjugate cumsum swapa
 LIBRARIES = set("np math tf scipy special linalg ops".split())
 SKIPPED = (ast.Raise, ast.Assert, ast.JoinedStr, ast.arguments, ast.Import, ast.ImportFrom)
 EMPTY = re.compile(r"(zeros|empty)(_like)?\(")
+TRUTH = re.compile(r"(all|any|bool|isinstance)\(|os\.path\.(isdir|isfile|exists)\(")  # two times which is as true
 # What only decides how much is computed at a time.
 SPEED = re.compile(
     r"_PANEL\b|_BYTES|^(_PIECES|_TASKS|_BLOCK|COLUMNS|_?AHEAD|_THREADS|STEPS_PER_GRAM|\w*_AT_ONCE|_?BATCH(_SIZE)?) = "
@@ -188,7 +189,10 @@ def replacements(node: ast.AST, place: tuple) -> Iterator[ast.AST]:
         yield ast.BinOp(ast.Name(node.id, ast.Load()), ast.Add(), ast.Constant(1))
     is_value = field == "value" and isinstance(parent, ast.Return | ast.Assign)
     is_mask = isinstance(operator, ast.BitAnd | ast.BitOr)
-    if is_value and isinstance(node, ast.BinOp | ast.Call) and not is_mask and not EMPTY.search(ast.unparse(node)):
+    is_same = (
+        is_mask or EMPTY.search(ast.unparse(node)) or isinstance(node, ast.Call) and TRUTH.match(ast.unparse(node))
+    )
+    if is_value and isinstance(node, ast.BinOp | ast.Call) and not is_same:
         yield ast.BinOp(ast.Constant(2), ast.Mult(), copy.deepcopy(node))
 
 

@@ -143,3 +143,46 @@ def test_the_cifar10_preset_is_the_run_of_hardt_and_ma():
     }  # fmt: skip
     assert {name: getattr(preset, name) for name in run} == run
     assert {name: getattr(preset.model, name) for name in network} == network
+
+
+def flat(fields, prefix=""):
+    """The fields of a config in one dict, those of configs in it with the name before them; tuples are lists."""
+    found = {}
+    for name, value in (fields if isinstance(fields, dict) else dataclasses.asdict(fields)).items():
+        found |= flat(value, f"{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return {name: [*value] if isinstance(value, tuple) else value for name, value in found.items()}
+
+
+@pytest.mark.parametrize("preset, run, differing", [("cifar10_fast", "fast", {}), ("cifar10_wide", "wide", {True})])
+def test_the_smaller_presets_are_the_runs_that_are_kept(preset, run, differing):
+    kept = json.loads((PROJECT / "docs" / "runs" / f"{run}_seed0" / "config.json").read_text())["config"]
+    kept, own = flat(kept), flat(TRAIN_PRESETS[preset])
+    common = own.keys() & kept.keys() - {"model.mixed_precision"}
+    assert {name: own[name] for name in common} == {name: kept[name] for name in common} and len(common) > 35
+    assert {kept["model.mixed_precision"]} - {False} == set(differing)  # on a GPU
+
+
+IMAGENET = {
+    "model.image_shape": [224, 224, 3], "model.num_classes": 1000, "model.stem_width": 64, "model.stem_kernel_size": 7,
+    "model.stem_stride": 2, "model.stem_pool": 2, "model.widths": [64, 128, 256, 512],
+    "model.blocks_per_stage": [3, 4, 6, 3], "data.dataset": "imagenet2012", "data.image_size": 224,
+    "train_steps": 700_000, "batch_size": 256, "learning_rate": 0.1, "schedule": "exponential",
+    "decay_steps": [2 * 1_281_167 // 256], "decay_factor": 0.94, "eval_every": 10_000, "checkpoint_every": 2_000,
+}  # fmt: skip
+OTHER_PRESETS = {
+    "mnist": {
+        "model.image_shape": [28, 28, 1], "model.widths": [16, 32, 64], "model.blocks_per_stage": [2, 2, 2],
+        "model.residual_initializer": "standard", "data.dataset": "mnist_sample", "random_flip": False,
+        "train_steps": 1_200, "batch_size": 32, "learning_rate": 0.1, "decay_steps": [700, 1_000], "clip_norm": 0.5,
+        "eval_every": 100, "checkpoint_every": 100,
+    },
+    "imagenet": IMAGENET,
+    "imagenet_wide": IMAGENET | {"model.stem_width": 83, "model.widths": [83, 166, 333, 666]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("preset", OTHER_PRESETS)
+def test_other_presets_differ_from_the_paper_s_cifar10_run_by(preset):
+    """ImageNet: §4.2's ResNet-34, and its rate of 0.1 that falls by 0.94 every two epochs of 1,281,167 images."""
+    own, paper = flat(TRAIN_PRESETS[preset]), flat(TRAIN_PRESETS["cifar10"])
+    assert {name: value for name, value in own.items() if value != paper[name]} == OTHER_PRESETS[preset]
