@@ -14,11 +14,11 @@ import numpy as np
 from identity_matters.runs import checkpoint
 from launch.jobs.local import tf_config
 
-STEPS = 300
+STEPS = 120
 # A network so small that it is saved often and done soon.
 FLAGS = [
     "--train_examples=400", "--eval_examples=50", "--stem_width=4", "--widths=4,8", "--blocks_per_stage=1,1",
-    "--batch_size=16", f"--train_steps={STEPS}", "--decay_steps=200", "--eval_every=100", "--checkpoint_every=5",
+    "--batch_size=16", f"--train_steps={STEPS}", "--decay_steps=80", "--eval_every=40", "--checkpoint_every=5",
 ]  # fmt: skip
 
 

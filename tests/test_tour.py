@@ -49,6 +49,7 @@ def test_the_tour_is_committed_with_its_pictures_and_small():
     assert "/work" not in TOUR.read_text() and "/home" not in TOUR.read_text()
 
 
+@pytest.mark.slow
 def test_the_answers_of_the_exercises_are_right():
     """Each printed answer, against what the theory or the package says of it."""
     cells = {cell.source: cell for cell in nbformat.read(TOUR, as_version=4).cells}

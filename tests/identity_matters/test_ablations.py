@@ -163,6 +163,7 @@ def test_steps_are_whole_calls_into_the_compiled_program():
     assert run.train_steps == 1300 and run.eval_every == 400
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "experiment",
     [pytest.param(name, marks=[pytest.mark.slow] * (name not in ("statements", "norms"))) for name in EXPERIMENTS],

@@ -78,6 +78,7 @@ def test_resizing_is_of_what_is_used_alone_and_of_any_number_at_a_time(digits, m
     assert sizes == [20, 10] * 2 and data.train_images.shape == (20, 14, 14, 1)
 
 
+@pytest.mark.slow
 def test_the_same_arrays_go_on_and_others_are_another_run(given_run, tiny_config, digits):
     run_dir, row = given_run
     assert training.train(tiny_config, run_dir, data=digits) == pytest.approx(row, rel=1e-6, nan_ok=True)
@@ -122,6 +123,7 @@ def test_num_classes_is_for_data_of_ones_own():
     assert "num_classes is for your own data" in refused(load, DataConfig("mnist_sample", num_classes=12))
 
 
+@pytest.mark.slow
 def test_a_run_with_more_classes_than_its_training_set_is_evaluated(tiny_config, digits, tmp_path):
     x, y, x_test, y_test = digits
     arrays = {"x_train": x[y < 8], "y_train": y[y < 8], "x_test": x_test, "y_test": y_test}
@@ -247,6 +249,7 @@ def test_the_same_examples_in_another_order_are_the_same_data(digits):
     assert loaded_name((as_tf_data(x, 9 - y), Batches(x_test, y_test))) not in names
 
 
+@pytest.mark.slow
 def test_a_run_on_data_sets_goes_on_and_is_evaluated_on_one(tiny_config, digits, tmp_path, without_results):
     x, y, x_test, y_test = digits
     row = training.train(tiny_config, tmp_path / "run", data=(as_tf_data(x, y), Batches(x_test, y_test)))

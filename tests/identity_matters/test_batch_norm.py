@@ -119,6 +119,7 @@ def test_a_mixed_network_is_normalised_in_float32():
     assert "FusedBatchNormV3" in operations(network, shape=(4, 8, 8, 3))
 
 
+@pytest.mark.slow
 def test_training_is_fused_and_files_of_its_network_need_nothing_of_ours(tmp_path, monkeypatch):
     called = []
     is_fused = batch_norm._is_fused

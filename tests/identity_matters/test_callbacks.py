@@ -86,6 +86,7 @@ def test_steps_per_execution_makes_a_hook_of_several_updates(short, tmp_path):
     assert steps == [call for step in range(0, 12, 2) for call in (f"batch {step}", f"{step + 1} done")]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_results")
 def test_early_stopping_of_keras_ends_the_run_at_an_evaluation(short, tmp_path):
     stopping = keras.callbacks.EarlyStopping(min_delta=10, patience=1)  # a test loss that falls by 10 there is not
@@ -170,6 +171,7 @@ def test_a_monitor_of_which_keras_cannot_tell_what_is_better_is_refused_at_once(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_results")
 def test_the_other_callbacks_of_keras_work_together_and_change_nothing(short, short_run, tmp_path):
     callbacks, rows = keras.callbacks, []

@@ -314,12 +314,12 @@ def scaled(*first):
         lambda: [keras.Sequential([keras.layers.Rescaling(1 / 255), keras.layers.RandomContrast(0.5)])],
     ],
 )
-@pytest.mark.parametrize("form", ["network", "saved_model"])
+@pytest.mark.parametrize("form", ["network", pytest.param("saved_model", marks=pytest.mark.slow)])
 def test_a_network_that_scales_its_images_itself_has_the_error_that_keras_finds(first, form, tmp_path, capfd):
     network, data = scaled(*first()), mnist_sample()
     network.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
     images, labels = data.test_images[:300].astype(np.float32), data.test_labels[:300]
-    labels = np.where(np.arange(300) % 3, np.argmax(network.predict(images, verbose=0), 1), labels)
+    labels = np.where(np.arange(300) % 3, np.argmax(network(images, training=False), 1), labels)
     if form == "saved_model":
         export(network, str(tmp_path / "model"))
     evaluated = network if form == "network" else str(tmp_path / "model")
@@ -331,7 +331,7 @@ def test_a_network_that_scales_its_images_itself_has_the_error_that_keras_finds(
 @pytest.mark.parametrize("first", [[], [keras.layers.ZeroPadding2D(1)]])
 def test_a_network_that_does_not_scale_its_images_gets_standardised_ones_which_a_line_says(first, capfd):
     network, data = scaled(*first), mnist_sample()
-    logits = network.predict(np.asarray(standardize(data.test_images)), verbose=0)
+    logits = network(standardize(data.test_images), training=False)
     assert evaluate(network, (data.test_images, np.argmax(logits, 1)))["top1_error"] == 0
     note = "note: the network 'mine' has no layer that scales images, so they are standardised for it"
     assert capfd.readouterr().err.splitlines() == [note]
@@ -443,6 +443,7 @@ def test_a_network_is_evaluated_again_and_again_without_a_warning_with_the_weigh
     assert not np.allclose(model.logits(digits), before)
 
 
+@pytest.mark.slow
 def test_a_network_that_was_evaluated_is_not_kept(tiny_config, digits):
     network = all_conv_resnet(tiny_config.model)
     evaluate(network, (digits, np.arange(9)))

@@ -33,6 +33,7 @@ def final(run_dir):
     return checkpoint.load_newest(str(run_dir / "checkpoints"))
 
 
+@pytest.mark.slow
 def test_a_finished_run_goes_on_longer_to_the_bits_of_the_longer_run(tiny_config, tiny_run, whole, tmp_path):
     shutil.copytree(tiny_run, tmp_path / "run")
     longer = dataclasses.replace(tiny_config, train_steps=8, decay_steps=(3, 6))
@@ -155,6 +156,7 @@ def test_a_run_begins_with_another_and_keeps_what_is_frozen(tiny_config, whole, 
     assert row["step"] == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "place, later, refuses",
     [
@@ -203,6 +205,7 @@ def test_a_run_begins_again_with_the_weights_of_its_first_beginning(
     assert all(np.array_equal(array, expected[name]) for name, array in final(run)[1].items()) == is_same
 
 
+@pytest.mark.slow
 def test_a_source_from_another_folder_is_another_one(tiny_config, tiny_run, whole, tmp_path, monkeypatch, launch):
     """A relative path means what it meant where the run was started, in every command that begins with its weights."""
     for folder, source in (("first", whole), ("second", tiny_run)):

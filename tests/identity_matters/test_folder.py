@@ -82,6 +82,7 @@ def streamed(monkeypatch):
         monkeypatch.setattr(module, "MAX_BYTES_IN_MEMORY", 20 * 28 * 28)
 
 
+@pytest.mark.slow
 def test_a_run_on_images_read_as_needed_has_the_bits_of_one_in_memory(config, run, streamed, tmp_path, without_results):
     assert not fits_in_memory(open_source(config.data))
     training.train(config, tmp_path / "run")
@@ -230,6 +231,7 @@ def test_a_folder_that_cannot_be_used_leaves_no_run(config, tmp_path):
         assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_run_of_an_older_version_is_still_evaluated_and_goes_on(tiny_run, tiny_config, tmp_path):
     """It has the fields of the data beside those of training."""
     run_dir = shutil.copytree(tiny_run, tmp_path / "run")

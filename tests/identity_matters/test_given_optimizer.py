@@ -75,6 +75,7 @@ class FailsAt(keras.callbacks.Callback):
             raise OSError("the disk is full")
 
 
+@pytest.mark.slow
 def test_a_schedule_and_an_optimizer_equal_to_the_flags_give_the_bits_of_the_flags(
     short, short_run, tmp_path, without_results
 ):
@@ -99,6 +100,7 @@ class Sees(keras.callbacks.Callback):
         self.iterations.append(int(self.model.optimizer.iterations))
 
 
+@pytest.mark.slow
 def test_callbacks_of_keras_may_set_a_rate_that_no_schedule_sets(short, tmp_path, without_results):
     config = dataclasses.replace(short, eval_every=4)
     scheduler = keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.1 / 2**epoch)

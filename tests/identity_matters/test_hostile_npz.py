@@ -94,6 +94,7 @@ def exchanged(tmp_path, monkeypatch):
     return DataConfig(npz=path), digest
 
 
+@pytest.mark.slow
 def test_a_run_records_the_digest_of_the_file_that_it_read(exchanged, tiny_config, tmp_path):
     config, digest = exchanged
     steps = {"data": config, "batch_size": 2, "train_steps": 1}

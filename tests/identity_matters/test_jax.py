@@ -110,15 +110,6 @@ def test_the_loss_falls_and_the_digits_are_learnt_on_jax(finished):
 
 
 @pytest.mark.slow
-def test_another_checkpoint_interval_gives_bit_identical_weights_on_jax(finished, train, tmp_path):
-    train(tmp_path / "run", "--checkpoint_every=30")
-    assert_same_variables(tmp_path / "run", finished[0], STEPS)
-    train(tmp_path / "other_seed", "--seed=1")
-    with pytest.raises(AssertionError):
-        assert_same_variables(tmp_path / "other_seed", finished[0], STEPS)
-
-
-@pytest.mark.slow
 def test_resumed_at_step_60_it_ends_bit_identical_on_jax(finished, train, tmp_path):
     run_dir = tmp_path / "run"
     train(run_dir, "--checkpoint_every=30")

@@ -38,6 +38,7 @@ def rows(config, tmp_path_factory):
     return read_metrics(run_dir / "metrics.csv")
 
 
+@pytest.mark.slow
 def test_the_first_row_has_the_figures_of_the_initial_network_on_the_first_batch(config, rows):
     batches = ArrayBatches(open_source(config.data), config)
     network = all_conv_resnet(config.model, config.seed)
@@ -61,6 +62,7 @@ def by_twos_run(config, tmp_path_factory):
     return run_dir
 
 
+@pytest.mark.slow
 def test_a_row_has_the_means_of_the_steps_since_the_row_before(rows, by_twos_run):
     by_twos = read_metrics(by_twos_run / "metrics.csv")
     assert [row["step"] for row in by_twos] == [2, 4]
@@ -80,6 +82,7 @@ def test_epochs_images_operations_and_rates_are_those_of_the_updates_so_far(rows
     assert [row["learning_rate"] for row in rows] == pytest.approx([0.05, 0.05, 0.005, 0.005])
 
 
+@pytest.mark.slow
 def test_an_evaluation_alone_that_is_not_finite_stops_the_run_which_can_go_on(
     config, by_twos_run, tmp_path, monkeypatch, without_results
 ):
@@ -99,6 +102,7 @@ def test_an_evaluation_alone_that_is_not_finite_stops_the_run_which_can_go_on(
         np.testing.assert_array_equal(ends[0][1][name], array)
 
 
+@pytest.mark.slow
 def test_a_test_loss_that_is_not_finite_ends_the_run_although_the_training_loss_was(config, tmp_path):
     config = dataclasses.replace(config, learning_rate=1e30, train_steps=1)
     with pytest.raises(training.Diverged):

@@ -168,6 +168,7 @@ def trained(request):
     return model
 
 
+@pytest.mark.slow
 def test_a_saved_model_is_loaded_and_trained_on_as_if_it_had_not_been(trained, tmp_path):
     trained.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
@@ -201,6 +202,6 @@ def test_training_goes_on_bit_by_bit_from_a_checkpoint(tiny_config, tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="this is the test that starts them under JAX")
 def test_the_other_tests_of_this_file_pass_under_jax():
-    command = [sys.executable, "-m", "pytest", "-q", "-k", "not bit_by_bit", __file__]
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-k", "not bit_by_bit", __file__]
     done = subprocess.run(command, env=os.environ | {"KERAS_BACKEND": "jax"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:]

@@ -22,6 +22,10 @@ FLAGS = [
 ]  # fmt: skip
 
 
+def in_the_night(value, name=None):
+    return pytest.param(value, id=name, marks=pytest.mark.nightly)
+
+
 def start(run_dir, *flags, num_workers, cores=None):
     launcher = "cluster" if num_workers else "train"
     asynchronous = ["--strategy=parameter_server", f"--num_workers={num_workers}"] if num_workers else []
@@ -35,7 +39,9 @@ def end_of(run_dir, num_steps):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("flag", ["--optimizer=nesterov", "--optimizer=momentum", "--momentum=0"])
+@pytest.mark.parametrize(
+    "flag", ["--optimizer=nesterov", in_the_night("--optimizer=momentum"), in_the_night("--momentum=0")]
+)
 def test_with_one_worker_it_is_plain_sgd(tmp_path, flag):
     alone, server = tmp_path / "alone", tmp_path / "server"
     for run_dir, num_workers in ((alone, 0), (server, 1)):
@@ -52,15 +58,15 @@ def test_with_one_worker_it_is_plain_sgd(tmp_path, flag):
 @pytest.mark.slow
 def test_two_workers_apply_every_update(tmp_path):
     run_dir = tmp_path / "run"
-    assert start(run_dir, "--train_steps=200", num_workers=2).wait() == 0, log_of(run_dir)
-    variables, row = end_of(run_dir, 200)
-    assert variables["variable/sgd/iteration"] == 200
+    assert start(run_dir, "--train_steps=100", num_workers=2).wait() == 0, log_of(run_dir)
+    variables, row = end_of(run_dir, 100)
+    assert variables["variable/sgd/iteration"] == 100
     staleness = [row["staleness"] for row in read_metrics(str(run_dir / "metrics.csv"))]
     assert 0 < max(staleness) < 4  # at most AHEAD batches of each worker are on their way
     assert row["loss"] < read_metrics(str(run_dir / "metrics.csv"))[0]["loss"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_on_a_single_core_it_does_not_wait_for_ever(tmp_path):
     """As TensorFlow's servers do there with threads of their own choice."""
     one = set(sorted(os.sched_getaffinity(0))[:1])
@@ -68,29 +74,29 @@ def test_on_a_single_core_it_does_not_wait_for_ever(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", [0, 1, 3], ids=["chief", "worker", "server"])
+@pytest.mark.parametrize("task", [in_the_night(0, "chief"), pytest.param(1, id="worker"), in_the_night(3, "server")])
 def test_with_a_task_killed_the_launcher_starts_all_again(tmp_path, task):
     run_dir = tmp_path / "run"
-    process = start(run_dir, "--train_steps=200", num_workers=2)
+    process = start(run_dir, "--train_steps=100", num_workers=2)
     until(lambda: last_step(run_dir), process)
     os.kill(children(process)[task], signal.SIGKILL)
     assert process.wait() == 0, log_of(run_dir)
-    assert "starting all workers again" in log_of(run_dir) and last_step(run_dir) == 200
+    assert "starting all workers again" in log_of(run_dir) and last_step(run_dir) == 100
 
 
 @pytest.mark.slow
 def test_sigterm_saves_and_the_same_command_continues(tmp_path):
-    run_dir = tmp_path / "run"
-    process = start(run_dir, "--train_steps=400", "--checkpoint_every=400", "--eval_every=5", num_workers=2)
+    run_dir, flags = tmp_path / "run", ["--train_steps=150", "--checkpoint_every=150", "--eval_every=5"]
+    process = start(run_dir, *flags, num_workers=2)
     until((run_dir / "metrics.csv").exists, process)
     process.send_signal(signal.SIGTERM)
     assert process.wait() == EXIT_CONTINUE, log_of(run_dir)
     step = last_step(run_dir)
     variables = final_variables(run_dir, step)
-    assert 0 < step < 400 and variables["variable/sgd/iteration"] == step
+    assert 0 < step < 150 and variables["variable/sgd/iteration"] == step
     assert f"saved at step {step}" in log_of(run_dir)
-    assert start(run_dir, "--train_steps=400", "--checkpoint_every=400", "--eval_every=5", num_workers=2).wait() == 0
-    assert last_step(run_dir) == 400
+    assert start(run_dir, *flags, num_workers=2).wait() == 0
+    assert last_step(run_dir) == 150
 
 
 def test_kerass_own_sgd_reads_a_momentum_and_writes_it_back():

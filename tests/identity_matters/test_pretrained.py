@@ -72,6 +72,7 @@ def test_the_docs_state_the_error_of_a_network(name):
     assert f"--pretrained={name}" in text and f"{100 * ERRORS[name]:.2f} %" in text
 
 
+@pytest.mark.slow
 def test_a_shipped_network_takes_raw_images_unless_it_is_asked_for_bare():
     digits = mnist_sample().test_images
     bare, whole = pretrained.load("digits", standardized=False), pretrained.load("digits")

@@ -43,6 +43,7 @@ def run_all(paths, seed, gate):
     faulthandler.cancel_dump_traceback_later()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [(1, 2), pytest.param((1, 2, 3, 4), marks=pytest.mark.slow)])
 def test_of_commands_of_different_configs_one_runs_and_config_json_is_its(tmp_path, seeds):
     paths = [str(tmp_path / str(number)) for number in range(TRIALS)]

@@ -130,6 +130,7 @@ class Stripes(Source):
         return pixels, self.labels(split)[indices]
 
 
+@pytest.mark.slow
 def test_a_new_source_is_a_class_and_a_line(monkeypatch, tiny_config, tmp_path):
     """CONTRIBUTING's promise: nothing else of the package knows the data set, and it is trained on and evaluated."""
     from identity_matters import training

@@ -255,6 +255,7 @@ def test_a_streamed_window_is_resized_to_the_image_size(jpeg):
         assert np.abs(inner[..., 1] - 3 * columns[2:-2]).max() <= 3
 
 
+@pytest.mark.slow
 def test_a_streamed_run_reports_the_test_cross_entropy_of_the_network_that_it_leaves(png, tmp_path, monkeypatch):
     monkeypatch.setattr(source_module, "MAX_BYTES_IN_MEMORY", 1000)
     model = ModelConfig(stem_width=2, widths=(2, 4), blocks_per_stage=(1, 1))

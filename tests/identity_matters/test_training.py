@@ -236,6 +236,7 @@ def test_another_seed_gives_another_run(short, tmp_path, short_run):
         assert_same_run(tmp_path / "run", short_run)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_results")
 def test_several_steps_per_execution_give_the_same_weights(short, tmp_path, short_run):
     training.train(dataclasses.replace(short, steps_per_execution=2), str(tmp_path / "run"))
@@ -298,6 +299,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_at_once(short, tmp_path, num_st
         training.train(config, str(tmp_path / "run"))
 
 
+@pytest.mark.slow
 def test_a_run_that_diverges_leaves_its_last_finite_weights(short, tmp_path, monkeypatch, capsys):
     from identity_matters.runs import callbacks
 
@@ -327,6 +329,7 @@ def test_a_run_that_diverges_leaves_its_last_finite_weights(short, tmp_path, mon
 SLOW_VARIANTS = ({"use_batch_norm": True}, {"train_projection": True}, {"shortcut": False})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [{"mixed_precision": True}, *(pytest.param(variant, marks=pytest.mark.slow) for variant in SLOW_VARIANTS)],

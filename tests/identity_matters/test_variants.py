@@ -75,6 +75,7 @@ def branches_part(network, images) -> np.ndarray:
     return logits - network(images).numpy()
 
 
+@pytest.mark.slow
 def test_mixed_precision_keeps_the_small_branches_of_table_1_at_its_initial_weights():
     images = np.random.default_rng(0).standard_normal((4, 32, 32, 3), np.float32)
     expected = branches_part(all_conv_resnet(PRESETS["cifar10"]), images)

@@ -3,6 +3,7 @@
 import shutil
 
 import numpy as np
+import pytest
 from begun import edit
 from tiny_studies import FLAGS, load_three_digits
 
@@ -37,6 +38,7 @@ def test_a_study_does_not_go_on_with_other_labels_or_other_images(launch, monkey
         assert (run_dir / "results.csv").read_text() == kept
 
 
+@pytest.mark.slow
 def test_a_spectrum_does_not_go_on_with_other_labels(launch, monkeypatch, tiny_run, tiny_spectrum, tmp_path):
     run_dir = tmp_path / "spectrum"
     kept, real = cut_short(tiny_spectrum, run_dir, 21), trained_run.first_examples

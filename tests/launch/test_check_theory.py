@@ -86,6 +86,7 @@ def test_a_failing_check_is_exit_code_1_and_status_failed(monkeypatch, tmp_path,
     assert read_config_json(str(tmp_path / "run"))["status"] == "failed"
 
 
+@pytest.mark.slow
 def test_checking_needs_no_tensorflow(tmp_path):
     script = (
         "import sys\nfrom launch import check_theory\n"

@@ -180,6 +180,7 @@ def test_hessian_spectrum_refuses_a_config_of_other_types(launch, tiny_run, tmp_
     assert code == 1 and "is damaged, or was written by another version" in err and err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_command_that_was_corrected_goes_on_where_the_first_had_not_begun(launch, tmp_path, monkeypatch):
     """A network that cannot be built leaves no run directory."""
 

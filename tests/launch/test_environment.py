@@ -89,6 +89,7 @@ def test_nothing_is_left_in_the_temporary_folder(tmp_path, name, flags):
     assert os.listdir(tmp_path / "temporary") == []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="torch is there")
 @pytest.mark.parametrize(
     "name, flags",

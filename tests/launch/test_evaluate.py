@@ -93,6 +93,7 @@ def test_the_saved_model_of_a_run_directory_is_run_on_request_alone(launch, tiny
     assert code == 1 and "saved_model is not a SavedModel of this project" in err
 
 
+@pytest.mark.slow
 def test_five_classes_have_no_top_5(launch, five_classes, tmp_path):
     code, out, _ = launch("train", f"--npz={five_classes}", f"--run_dir={tmp_path}/run", *TINY)
     assert code == 0 and "done: step 4, test error " in out and "top-5" not in out

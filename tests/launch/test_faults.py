@@ -26,7 +26,7 @@ from identity_matters.runs.tables import read_metrics
 from launch.jobs.local import free_ports
 
 pytestmark = pytest.mark.slow
-NUM_KILLS = int(os.environ.get("NUM_KILLS", 4))
+NUM_KILLS = int(os.environ.get("NUM_KILLS", 3))
 PAIR = ["--num_workers=2", "--max_restarts=5"]
 AGAIN = "starting all workers again"
 SLOW_RATE = "--learning_rate=0.01"  # at 0.1 rounding grows
@@ -108,7 +108,9 @@ def test_a_worker_killed_while_they_join_does_not_change_the_end(tmp_path, pair)
     assert_restarted_to_the_same_end(process, 1, tmp_path / "run", reference)
 
 
-@pytest.mark.parametrize("rank, flags", [(0, []), (1, ["--optimizer=muon", "--schedule=linear"])])
+@pytest.mark.parametrize(
+    "rank, flags", [(0, []), pytest.param(1, ["--optimizer=muon", "--schedule=linear"], marks=pytest.mark.nightly)]
+)
 def test_a_worker_killed_after_a_checkpoint_does_not_change_the_end(tmp_path, pair, rank, flags):
     reference = undisturbed(tmp_path, "cluster", *PAIR, *flags)[0] if flags else pair[0]
     step = random.Random(rank).randrange(5, STEPS * 3 // 4, 5)

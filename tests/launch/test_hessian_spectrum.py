@@ -175,6 +175,7 @@ def test_a_network_that_ships_is_taken_by_name_with_its_training_digits(launch, 
     assert 1 <= sum(row["vector"] == 0 for row in rows) <= 6 and "trace: " in out
 
 
+@pytest.mark.slow
 def test_the_gauss_newton_matrix_is_another(tiny_spectrum, tiny_run, launch, tmp_path):
     code, out, _ = launch(*flags(tiny_run, tmp_path / "run"), "--gauss_newton", "--num_vectors=1")
     assert code == 0 and "spectrum of the Gauss-Newton matrix" in out
@@ -311,6 +312,7 @@ def test_a_run_whose_npz_file_has_changed_is_refused(launch, tiny_run, digits_np
     assert not (tmp_path / "spectrum").exists()
 
 
+@pytest.mark.slow
 def test_a_spectrum_does_not_go_on_with_the_weights_of_another_run_in_the_same_place(launch, tiny_run, tmp_path):
     run_dir, spectrum = tmp_path / "run", tmp_path / "spectrum"
     shutil.copytree(tiny_run, run_dir)

@@ -236,6 +236,7 @@ def test_plot_redraws_from_the_csv_alone(trained, launch, tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["convergence.png", "metrics.csv"]
 
 
+@pytest.mark.slow
 def test_errors_on_held_out_images_are_called_so(launch, digits_npz, tmp_path, monkeypatch):
     from identity_matters import export
     from identity_matters.runs import metrics_log

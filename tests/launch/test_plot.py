@@ -259,10 +259,8 @@ def test_runs_are_named_by_the_settings_in_which_they_differ(tmp_path, monkeypat
 DRAWN = [name for name in sorted(os.listdir(DOCS_RUNS)) if not name.endswith(("_seed1", "_seed2"))]
 
 
-@pytest.mark.parametrize(
-    "run",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name == "study_mnist")) for name in DRAWN],  # it takes seconds
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("run", DRAWN)
 def test_every_run_of_the_docs_draws_legibly(run):
     kind = plot._kind(str(DOCS_RUNS / run))
     with styled():

@@ -284,6 +284,7 @@ def test_the_quick_runs_are_computed_once_and_go_on_where_they_stopped(launch, t
     assert "16 < 32" in Page((tmp_path / "report" / "report.html").read_text()).text
 
 
+@pytest.mark.slow
 def test_a_quick_run_that_fails_is_named_with_its_log(launch, tmp_path, monkeypatch):
     monkeypatch.setattr(
         report, "QUICK", (report.Quick("claims", "launch.check_theory", ("--claim=hm.none",), "a second"),)

@@ -59,6 +59,7 @@ def experiments_of(rows):
     return {(row["experiment"], row["activations"]) for row in rows}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("figure", PAPER)
 def test_every_figure_leaves_its_rows_findings_picture_and_events(study, figure):
     run_dir = study(figure)
@@ -224,6 +225,7 @@ def test_a_data_set_too_large_for_memory_is_refused(launch, monkeypatch, tmp_pat
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_descents_that_all_diverge_are_a_result_and_no_accident(launch, three_digits, tmp_path):
     code, out, err = launch("--figure=6", f"--run_dir={tmp_path}/run", *FLAGS, "--learning_rate=1000")
     assert code == 0, err

@@ -69,7 +69,7 @@ def codes_after(seconds, run_dir, workers, number=signal.SIGTERM):
         codes = [workers[0].wait(90)]
         for worker in workers[1:]:
             until(lambda: worker.poll() is not None or "waits for" in log_of(run_dir), seconds=90)
-            send_after(30, worker, number)
+            send_after(3, worker, number)
             codes.append(worker.wait(90))
         return codes
     finally:
@@ -135,7 +135,8 @@ TERMINALS = {
 }
 
 
-ALL = [*(("train", name) for name in TERMINALS), ("cluster", "2>&1 | true")]
+ALL = [("train", "<&- >&- 2>&-"), ("cluster", "2>&1 | true")]
+ALL += [pytest.param("train", name, marks=pytest.mark.nightly) for name in ("2>&1 | true", ">&-", "2>&-")]
 
 
 @pytest.mark.parametrize("launcher, terminal", ALL)

@@ -166,9 +166,9 @@ def test_a_job_of_two_nodes_trains(slurm, undisturbed):
     _, job = undisturbed
     assert ended(slurm, job) == "COMPLETED", log_of(slurm, job)
     log = log_of(slurm, job)
-    assert "done: step 300" in log and "worker 1 is done: step" in log
+    assert "done: step 120" in log and "worker 1 is done: step" in log
     # The chief says it where it is evaluated, the other when it is done.
-    chief, other = re.findall(r"step +300  (loss .*?error [^ ]+)  \d+ images/s", log)
+    chief, other = re.findall(r"step +120  (loss .*?error [^ ]+)  \d+ images/s", log)
     assert chief == other
 
 

@@ -62,6 +62,7 @@ def test_the_tensorboard_files_of_others_stay(tmp_path, study):
     assert all((run_dir / name).read_text() == "mine" for name in foreign)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("listed", [5, None, "events.out", {}, [[]]])
 def test_a_damaged_list_of_tensorboard_files_deletes_nothing(tmp_path, study, listed):
     first = study()

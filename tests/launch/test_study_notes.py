@@ -35,6 +35,7 @@ def test_flags_that_the_figure_does_not_read_are_named_and_it_is_judged_by_the_o
     assert "toy" not in out and "| holds |" in out
 
 
+@pytest.mark.slow
 def test_a_small_data_set_is_a_toy_as_the_first_examples_of_a_large_one_are(launch, whole, monkeypatch, tmp_path):
     few = whole._replace(train_images=whole.train_images[:300], train_labels=whole.train_labels[:300])
     tables = []
