@@ -86,17 +86,17 @@ def test_with_a_task_killed_the_launcher_starts_all_again(tmp_path, task):
 
 @pytest.mark.slow
 def test_sigterm_saves_and_the_same_command_continues(tmp_path):
-    run_dir, flags = tmp_path / "run", ["--train_steps=150", "--checkpoint_every=150", "--eval_every=5"]
+    run_dir, flags = tmp_path / "run", ["--train_steps=80", "--checkpoint_every=80", "--eval_every=5"]
     process = start(run_dir, *flags, num_workers=2)
     until((run_dir / "metrics.csv").exists, process)
     process.send_signal(signal.SIGTERM)
     assert process.wait() == EXIT_CONTINUE, log_of(run_dir)
     step = last_step(run_dir)
     variables = final_variables(run_dir, step)
-    assert 0 < step < 150 and variables["variable/sgd/iteration"] == step
+    assert 0 < step < 80 and variables["variable/sgd/iteration"] == step
     assert f"saved at step {step}" in log_of(run_dir)
     assert start(run_dir, *flags, num_workers=2).wait() == 0
-    assert last_step(run_dir) == 150
+    assert last_step(run_dir) == 80
 
 
 def test_kerass_own_sgd_reads_a_momentum_and_writes_it_back():

@@ -1,7 +1,6 @@
 """Full disks, exhausted inodes, directories of others: one line with a path and exit code 1, whatever the moment.
 
-Each run has a file system of its own in memory, which root alone can mount. SIZES=4,8,… and INODES=1,2,… in the
-environment name others than those of the suite.
+Each run has a file system of its own in memory, which root alone can mount.
 """
 
 import os
@@ -14,8 +13,10 @@ import pytest
 from identity_matters.errors import EXIT_ERROR
 
 pytestmark = pytest.mark.slow
-SIZES = os.environ.get("SIZES", "4,128,450").split(",")  # kB
-INODES = os.environ.get("INODES", "2,8,12").split(",")
+MOMENTS = ["size=4k", "size=450k", "nr_inodes=8"]
+MOMENTS += [
+    pytest.param(options, marks=pytest.mark.nightly) for options in ("size=128k", "nr_inodes=2", "nr_inodes=12")
+]
 # 25 convolutions, whose histograms fill an event file.
 FLAGS = """--train_examples=400 --eval_examples=50 --stem_width=4 --widths=4,4,4 --blocks_per_stage=4,4,4
     --batch_size=16 --train_steps=6 --decay_steps=5 --eval_every=3 --checkpoint_every=2""".split()
@@ -44,7 +45,7 @@ def train(run_dir, prefix=()):
     return done.returncode, [line for line in lines if line.strip() and "%|" not in line]
 
 
-@pytest.mark.parametrize("options", [f"size={size}k" for size in SIZES] + [f"nr_inodes={number}" for number in INODES])
+@pytest.mark.parametrize("options", MOMENTS)
 def test_a_disk_that_is_full_at_any_moment_is_one_line_with_a_path(mounted, options):
     """So it is from the first file on; the sizes let the run get to its later ones."""
     folder = mounted(options)
@@ -54,7 +55,7 @@ def test_a_disk_that_is_full_at_any_moment_is_one_line_with_a_path(mounted, opti
     assert "No space left on device" in lines[0]
 
 
-@pytest.mark.parametrize("size", [4, 8, 64, 128])
+@pytest.mark.parametrize("size", [4, 128, *(pytest.param(size, marks=pytest.mark.nightly) for size in (8, 64))])
 def test_a_disk_that_is_full_under_a_spectrum_names_a_file(mounted, size):
     folder = mounted(f"size={size}k")
     flags = "--pretrained=digits", "--examples=20", "--order=4", "--num_vectors=2", f"--run_dir={folder}/run"

@@ -141,7 +141,9 @@ def test_sigterm_saves_at_once_and_the_same_command_continues(tmp_path, alone):
     assert_same_end(run_dir, alone[0])
 
 
-@pytest.mark.parametrize("rank, number", [(0, signal.SIGTERM), (1, signal.SIGSTOP)])
+@pytest.mark.parametrize(
+    "rank, number", [(0, signal.SIGTERM), pytest.param(1, signal.SIGSTOP, marks=pytest.mark.nightly)]
+)
 def test_with_a_worker_that_leaves_or_is_stopped_the_job_ends_the_same(tmp_path, pair, rank, number):
     """On SIGTERM both save and leave at one step; a worker that SIGSTOP has stopped is noticed by the other."""
     run_dir = tmp_path / "run"
