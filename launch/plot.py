@@ -136,8 +136,10 @@ def names_of_runs(run_dirs: list[str]) -> list[str]:
 def _setting(name: str, value: object) -> str:
     """A field of a config and its value in words.
 
-    >>> [_setting("use_batch_norm", False), _setting("init_from", ""), _setting("widths", [16, 32])]
-    ['no batch norm', 'no init from', 'widths 16, 32']
+    >>> [_setting("use_batch_norm", False), _setting("init_from", ""), _setting("decay_steps", [])]
+    ['no batch norm', 'no init from', 'no decay steps']
+    >>> [_setting("use_batch_norm", True), _setting("train_projection", None), _setting("widths", [16, 32])]
+    ['batch norm', 'no train projection', 'widths 16, 32']
     """
     words = name.removeprefix("use_").replace("_", " ")
     if isinstance(value, bool) or value in ("", [], None):

@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 MODULES = [
     ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    for package in ("identity_matters", "shortcut_study", "theory")
+    for package in ("identity_matters", "shortcut_study", "theory", "launch")
     for path in sorted((ROOT / package).rglob("*.py"))
     if ">>> " in path.read_text()
 ]

@@ -19,14 +19,14 @@ import numpy as np
 import pytest
 from study_rows import TWO, row
 
-from identity_matters import classifier, errors, safe_loading, starting_weights
+from identity_matters import classifier, errors, evaluation, safe_loading, starting_weights
 from identity_matters.config import DataConfig, ModelConfig
 from identity_matters.data import arrays, folder, tfds, tfds_builder, tfds_files
 from identity_matters.distributed import rendezvous
 from identity_matters.errors import UserError
 from identity_matters.model import check_image_shape
-from identity_matters.runs import directory, files, machine, npz, signals, tables
-from launch import config_flags, near_identity, plot, trained_run
+from identity_matters.runs import config_json, directory, files, machine, npz, signals, tables
+from launch import config_flags, evaluate, near_identity, plot, train, trained_run
 from launch.jobs import kubernetes, local, slurm
 from shortcut_study import aggregation
 from shortcut_study.curvature import examples
@@ -253,7 +253,7 @@ def test_a_block_can_be_removed_where_the_error_rises_by_a_point_or_less(rise, l
     assert line in near_identity.removable(removed)
 
 
-@pytest.mark.parametrize("count, is_named", [(3, True), (4, False)])
+@pytest.mark.parametrize("count, is_named", [(0, False), (1, True), (3, True), (4, False)])
 def test_runs_are_named_by_three_settings_at_most(count, is_named, monkeypatch):
     configs = {path: {f"field{i}": path for i in range(count)} for path in ("a", "b")}
     monkeypatch.setattr(plot, "read_config_json", lambda path: {"kind": "train", "config": configs[path]})
@@ -286,3 +286,14 @@ def test_a_batch_of_a_network_of_a_file_fills_a_gigabyte_at_most(monkeypatch):
     monkeypatch.setattr(classifier, "_class_names", lambda _: ())
     network = keras.Sequential([keras.Input((4, 4, 1)), keras.layers.Flatten(), keras.layers.Dense(2)])
     assert classifier._network_classifier(network, "a.keras").max_batch == 256
+
+
+@pytest.mark.parametrize("num_classes", [5, 6])
+def test_a_top_5_error_is_printed_from_six_classes_on(num_classes, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(config_json, "read_config_json", lambda _: {"config": {"model": {"num_classes": num_classes}}})
+    train._summarize({"step": 1, "test_top1_error": 0.5, "test_top5_error": 0.25}, str(tmp_path), False)
+    found = {"top1_error": 0.5, "top5_error": 0.25, "num_examples": 4}
+    monkeypatch.setattr(evaluation, "load_classifier", lambda *_: types.SimpleNamespace(num_classes=num_classes))
+    monkeypatch.setattr(evaluation, "evaluate", lambda *_, **__: dict(found))
+    evaluate.main(evaluate.EvaluateConfig(saved_model="/m"))
+    assert capsys.readouterr().out.count("25.00%") == (2 if num_classes == 6 else 0)

@@ -266,6 +266,8 @@ def test_a_file_of_images_that_are_no_squares_is_evaluated_as_it_is(pixel_model,
     arrays = {"train_images": images, "train_labels": labels, "test_images": images, "test_labels": labels}
     np.savez(tmp_path / "wide.npz", **arrays)
     assert trusted(pixel_model, npz=str(tmp_path / "wide.npz"))["top1_error"] == top1
+    np.savez(tmp_path / "wide.npz", **arrays | {"train_labels": labels % 3})  # of fewer classes than the network has
+    assert trusted(pixel_model, npz=str(tmp_path / "wide.npz"))["top1_error"] == top1
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from begun import edit
 from launching import launched
 from legible import assert_legible
 
+from identity_matters.data.digits import mnist_sample
 from identity_matters.runs.figure_style import styled
 from identity_matters.runs.tables import write_metrics
 from launch import check_theory
@@ -249,3 +250,12 @@ def test_a_figure_that_is_named_is_drawn_whatever_nofigures_says(launch, tmp_pat
     code, out, _ = launch("check_theory", f"--run_dir={tmp_path}/run", "--draw=printed_construction", "--nofigures")
     assert code == 0 and out.strip().endswith("printed_construction.png")
     assert (tmp_path / "run" / "printed_construction.png").stat().st_size
+
+
+def test_the_memorising_networks_have_the_first_500_digits_and_every_figure_the_seed():
+    digits, experiments = mnist_sample(), check_theory._experiments(7)
+    assert experiments.keys() == figures.EXPERIMENTS.keys()
+    assert {experiment.keywords["seed"] for experiment in experiments.values()} == {7}
+    images, labels, num_classes = experiments["memorization"].args
+    np.testing.assert_allclose(255 * images, digits.train_images[:500].reshape(500, 784))
+    assert labels.tolist() == digits.train_labels[:500].tolist() and num_classes == 10

@@ -7,13 +7,14 @@ import re
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from begun import edit
-from launching import launched
+from launching import config_of, launched
 from loaded import npz_digest
 from scipy.sparse.linalg import LinearOperator, eigsh
 
@@ -290,6 +291,8 @@ def test_a_step_without_checkpoint_is_refused_with_those_that_have_one(launch, t
         assert code == 1 and message in err.splitlines()[-1]
     code, _, err = launch("--pretrained=digits", "--at_step=1", f"--run_dir={tmp_path}/run")
     assert code == 1 and "needs --saved_run" in err
+    for step in (-1, 0):
+        assert trained_run.read_config(trained_run.SavedRun(pretrained="digits", at_step=step)).data.dataset
     (checkpoint, *_) = sorted((tiny_run / "checkpoints").glob("*.npz"))
     shutil.copytree(tiny_run, tmp_path / "damaged")
     damaged = tmp_path / "damaged" / "checkpoints" / checkpoint.name
@@ -369,3 +372,37 @@ def test_batches_are_normalised_by_their_own_moments_on_request(launch, tiny_run
     launch(*flags(run_dir, tmp_path / "final"), "--batch_moments")
     assert code == 0 and read(tmp_path / "own")[1] != read(tmp_path / "averages")[1]
     np.testing.assert_equal(read(tmp_path / "own"), read(tmp_path / "final"))
+
+
+@pytest.mark.parametrize(
+    "flags, kept, lines, seconds",
+    [
+        (["--at_step=0"], {"seconds": None, "minutes": 1.5}, ["/r after 0 steps", "Hessian, 1.5 minutes"], 90.0),  # of 0.2.0
+        ([], {"seconds": 30, "minutes": 9.0}, ["/r", "Hessian, 0.5 minutes"], 30),
+        (["--gauss_newton", "--with_start"], {"seconds": None},
+         ["/r", "Gauss-Newton matrix", "Gauss-Newton matrix at the initial weights"], None),
+    ],
+)  # fmt: skip
+def test_the_report_says_which_weights_and_how_long(tmp_path, monkeypatch, flags, kept, lines, seconds):
+    config, taken = config_of("hessian_spectrum", "--saved_run=/r", "--num_eigenvalues=4", *flags), []
+    monkeypatch.setattr(hessian_spectrum, "_texts", lambda *given: taken.append(given) or ["text"])
+    model = SimpleNamespace(trainable_variables=[np.zeros((3, 4)), np.zeros(1200)])
+    weights = ["", "start_"][: 1 + config.with_start]
+    spectra = SimpleNamespace(_config=config, _networks={"": (model, "")}, _images=np.zeros(7), weights=weights)
+    for prefix in weights:
+        (tmp_path / f"{prefix}products").mkdir()
+    run, tables = SimpleNamespace(contents=kept, file=lambda name: str(tmp_path / name)), [*"abcd"[: 2 * len(weights)]]
+    found = hessian_spectrum.Spectra.report(spectra, run, *tables)
+    first, *rest = lines
+    expected = [f"{first}: 1,212 trained weights, 7 training images"]
+    assert found.text.splitlines() == expected + [text for line in rest for text in (f"spectrum of the {line}", "text")]
+    assert taken == [(tables[i : i + 2], 4, 1212) for i in range(0, len(tables), 2)] and not os.listdir(tmp_path)
+    assert found.details == {"num_weights": 1212, "num_examples": 7, "seconds": seconds}
+
+
+def test_the_preset_of_a_gpu_measures_the_start_and_the_blocks_of_the_paper_s_network_with_thirty_products_each():
+    changes = {name: value for name, value in vars(hessian_spectrum.GPU).items() if value != vars(SpectrumConfig())[name]}
+    assert changes == {
+        "order": 30, "num_vectors": 4, "batch_size": 500, "with_start": True, "per_block": True, "precision": "default"
+    }  # fmt: skip
+    assert hessian_spectrum.GPU.examples == 500  # in one batch

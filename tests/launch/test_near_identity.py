@@ -1,15 +1,19 @@
 """launch.near_identity: what it prints and writes; test_experiment.py continues it."""
 
 import csv
+import itertools
 import re
 import shutil
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 from begun import edit
+from launching import config_of
 
 from identity_matters.runs.tables import read_rows, write_metrics
-from launch import trained_run
+from launch import near_identity, trained_run
 from launch.near_identity import BLOCKS, REMOVED, removable, smallest_first
 
 
@@ -96,3 +100,32 @@ def test_two_networks_in_one_figure(launch, tiny_blocks, tmp_path):
         shutil.copytree(tiny_blocks[0], tmp_path / name)
     code, out, err = launch("plot", f"--run_dir={tmp_path}/a", f"--beside={tmp_path}/b", "--names=first,second")
     assert code == 0 and out.strip() == f"{tmp_path}/a/comparison.png", err
+
+
+@pytest.mark.parametrize("flags, duration", [([], "24 seconds"), (["--noablate"], "32 seconds")])
+def test_the_first_of_eight_blocks_says_how_long_all_take_and_seven_are_left_out(flags, duration, monkeypatch, capsys):
+    """A block takes 4 seconds. Errors without blocks are of ever fewer, three quarters of the first's on average."""
+    names, tables, clock = [f"b{k}" for k in range(8)], {}, itertools.count(100, 4)
+    measurement = MagicMock(return_value=SimpleNamespace(blocks=[SimpleNamespace(name=name) for name in names], row=int))
+    images = np.zeros(5)
+    for place, value in {
+        "launch.trained_run.read_config": MagicMock(),
+        "launch.trained_run.first_examples": lambda *_: (images, images, ""),
+        "launch.trained_run.load_model": lambda *_: ("network", ""),
+        "launch.trained_run.weights_digest": lambda _: "digest",
+        "identity_matters.near_identity.Measurement": measurement,
+        "identity_matters.near_identity.removed_rows": lambda network, x, y, order, progress: order,
+        "launch.near_identity.smallest_first": lambda path, names: names[::-1],
+        "launch.near_identity.run": lambda experiment, *_: tables.update(experiment.tables),
+        "launch.near_identity.table": str,
+        "time.monotonic": lambda: next(clock),
+    }.items():
+        monkeypatch.setattr(place, value)
+    near_identity.main(config_of("near_identity", *flags), "run")
+    assert [job.compute(None) for job in tables[BLOCKS]] == [[k] for k in range(8)]
+    assert capsys.readouterr().err == f"note: all 8 blocks will take about {duration}, by the first of them\n"
+    assert [(job.key, job.label, job.num_rows) for job in tables[BLOCKS][:2]] == [
+        ({"block": "b0"}, "b0", 1), ({"block": "b1"}, "b1", 1)
+    ]  # fmt: skip
+    removed = [(job.compute(None), job.num_rows) for job in tables.get(REMOVED, ())]
+    assert removed == ([] if flags else [(names[:0:-1], 8)])  # all but the last, and the row of none

@@ -8,7 +8,7 @@ import pytest
 
 from shortcut_study.curvature import checks
 from shortcut_study.curvature.examples import Examples
-from shortcut_study.curvature.objective import Sum
+from shortcut_study.curvature.objective import Sum, _like
 
 FOUR = Examples(np.zeros((6, 2)), np.zeros(6, int), None, 4)
 WEIGHTS = np.r_[2.0, -3, 1, 4, 0, 0, 0]  # of a kernel, and of a bias that noise of a size of its own moves
@@ -269,3 +269,11 @@ def test_of_as_many_labels_some_are_counted():
             patch.setattr(checks, "_check_objective", lambda *_: [part._replace(by_shape=by_shape)])
             scales, rounding = checks.check(backend, False, True)
         assert scales == pytest.approx([expected]) and rounding < 1e-12
+
+
+@pytest.mark.parametrize("shape, of", [((2,), (2, 3, 4)), ((2, 3), (2, 3, 4)), ((2, 3, 1), (2, 3)), ((2, 3), (2, 3))])
+def test_weights_and_masks_are_of_the_first_axes_of_the_values_that_they_multiply(shape, of):
+    factors = np.arange(np.prod(shape)).reshape(shape)
+    found = np.asarray(_like(factors, np.zeros(of)))
+    expected = factors.reshape(shape[: len(of)] + (1,) * (len(of) - len(shape)))
+    np.testing.assert_array_equal(np.broadcast_to(found, of), np.broadcast_to(expected, of))

@@ -147,6 +147,20 @@ def test_a_matrix_of_little_more_rows_than_the_order_has_all_its_eigenvalues_fou
     assert quadrature.nodes.size == 0 and plans[-1] == (len(calls), True)
 
 
+@pytest.mark.parametrize("dim", range(9, 15))
+def test_all_eigenvalues_are_found_where_there_are_no_more_than_the_order_and_those_known(dim):
+    """Of five steps, where seven are allowed, the first iteration knows the outer four or five; the rest is narrow."""
+    values = np.append(1e-3 * np.linspace(-1, 1, dim - 4), [1.0, 2, 3, 4])
+    first = lz.ritz(lz.lanczos(lambda v: values * v, dim, 7, [0, 0], stop=lz.converged(1, 0.01)))
+    num_known = np.sum(first.error_bounds <= 0.01 * 4)
+    quadrature, _, calls = found(values, order=7, num_vectors=1, tolerance=0.01)
+    if dim <= 7 + num_known:  # 12 is as many
+        assert len(quadrature.known) == dim and len(calls) == len(first.values) + dim
+    else:
+        assert len(quadrature.known) == num_known and len(calls) < dim + 1
+    assert num_known == (4 if dim in (13, 14) else 5)
+
+
 def test_rows_of_a_table_say_all_of_a_quadrature(default):
     for quadrature in (
         default[0],

@@ -1,5 +1,6 @@
 """curvature.Hessian against second differences of Keras's loss, a NumPy network, and itself on JAX."""
 
+import contextlib
 import importlib.util
 import os
 import pathlib
@@ -335,6 +336,17 @@ def test_a_copy_in_another_type_is_the_same_network_or_is_refused():
     layer.get_config = lambda: {"name": "leaky", "dtype": "float32", "negative_slope": 0.1}
     with pytest.raises(ValueError, match="computes something else; a get_config leaves something out"):
         curvature.with_dtype(sequential(hidden(), layer), "float64")
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("off", [1.0, -1.0])
+def test_a_copy_may_differ_by_a_thousandth_of_the_largest_output(sign, off):
+    for share, is_taken in ((0.9e-3, True), (1.1e-3, False)):
+        layer = keras.layers.Rescaling(sign * (1 + off * share))
+        layer.get_config = lambda: {"name": "scaled", "dtype": "float32", "scale": sign, "offset": 0.0}
+        model = keras.Sequential([keras.Input(batch_shape=(3, None)), layer])  # of three images, no more and no fewer
+        with contextlib.nullcontext() if is_taken else pytest.raises(ValueError, match="computes something else"):
+            assert curvature.with_dtype(model, "float64").layers[0].compute_dtype == "float64"
 
 
 def test_the_names_of_the_package_are_there_and_another_is_no_attribute():
