@@ -118,6 +118,7 @@ def test_a_matrix_of_no_more_rows_than_steps_is_known_whole():
     quadrature, vectors = deflated_quadrature(((basis * values) @ basis.T).__matmul__, 21)
     np.testing.assert_allclose(quadrature.known, np.sort(values), atol=1e-12)
     assert quadrature.nodes.shape == (1, 0) and vectors.shape == (21, 21)
+    np.testing.assert_allclose(vectors @ (basis * values) @ basis.T, quadrature.known[:, None] * vectors, atol=1e-12)
     assert quad.mean_eigenvalue(quadrature) == (pytest.approx(values.mean()), 0.0)
     text = report(quadrature, 2, 21)
     assert "trace: 89 ± " in text and "of all 21 eigenvalues" in text and "index: 9.52%" in text
@@ -159,6 +160,14 @@ def test_all_eigenvalues_are_found_where_there_are_no_more_than_the_order_and_th
     else:
         assert len(quadrature.known) == num_known and len(calls) < dim + 1
     assert num_known == (4 if dim in (13, 14) else 5)
+
+
+@pytest.mark.parametrize("half, num_steps", [(0.3, 5), (0.355, 5), (0.36, 10), (0.42, 10)])
+def test_the_rest_takes_a_step_for_each_width_of_the_density_and_is_looked_at_after_every_fifth(half, num_steps):
+    values = np.append(half * np.linspace(-1, 1, 1992), [-3.0, 10.0])
+    quadrature, _, _ = found(values, num_vectors=1)
+    assert len(quadrature.known) == 2 and quadrature.nodes.shape[1] == num_steps
+    assert num_steps * 0.01 * 13 >= np.ptp(quadrature.nodes) >= (num_steps - 5) * 0.01 * 13
 
 
 def test_rows_of_a_table_say_all_of_a_quadrature(default):
