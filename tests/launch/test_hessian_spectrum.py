@@ -377,7 +377,7 @@ def test_batches_are_normalised_by_their_own_moments_on_request(launch, tiny_run
 @pytest.mark.parametrize(
     "flags, kept, lines, seconds",
     [
-        (["--at_step=0"], {"seconds": None, "minutes": 1.5}, ["/r after 0 steps", "Hessian, 1.5 minutes"], 90.0),  # of 0.2.0
+        (["--at_step=0"], {"seconds": None, "minutes": 1.5}, ["/r after 0 steps", "Hessian, 1.5 minutes"], 90.0),
         ([], {"seconds": 30, "minutes": 9.0}, ["/r", "Hessian, 0.5 minutes"], 30),
         (["--gauss_newton", "--with_start"], {"seconds": None},
          ["/r", "Gauss-Newton matrix", "Gauss-Newton matrix at the initial weights"], None),
@@ -401,8 +401,8 @@ def test_the_report_says_which_weights_and_how_long(tmp_path, monkeypatch, flags
 
 
 def test_the_preset_of_a_gpu_measures_the_start_and_the_blocks_of_the_paper_s_network_with_thirty_products_each():
-    changes = {name: value for name, value in vars(hessian_spectrum.GPU).items() if value != vars(SpectrumConfig())[name]}
-    assert changes == {
+    default, preset = vars(SpectrumConfig()), vars(hessian_spectrum.GPU)
+    assert {name: value for name, value in preset.items() if value != default[name]} == {
         "order": 30, "num_vectors": 4, "batch_size": 500, "with_start": True, "per_block": True, "precision": "default"
     }  # fmt: skip
-    assert hessian_spectrum.GPU.examples == 500  # in one batch
+    assert preset["examples"] == 500  # in one batch

@@ -106,8 +106,8 @@ def test_two_networks_in_one_figure(launch, tiny_blocks, tmp_path):
 def test_the_first_of_eight_blocks_says_how_long_all_take_and_seven_are_left_out(flags, duration, monkeypatch, capsys):
     """A block takes 4 seconds. Errors without blocks are of ever fewer, three quarters of the first's on average."""
     names, tables, clock = [f"b{k}" for k in range(8)], {}, itertools.count(100, 4)
-    measurement = MagicMock(return_value=SimpleNamespace(blocks=[SimpleNamespace(name=name) for name in names], row=int))
-    images = np.zeros(5)
+    images, blocks = np.zeros(5), [SimpleNamespace(name=name) for name in names]
+    measurement = MagicMock(return_value=SimpleNamespace(blocks=blocks, row=int))
     for place, value in {
         "launch.trained_run.read_config": MagicMock(),
         "launch.trained_run.first_examples": lambda *_: (images, images, ""),
