@@ -13,6 +13,7 @@ A test that starts another process never sees such a mutant, and TensorFlow take
 
 writes each mutant of sweep.txt that went unnoticed into a copy of the project, and runs there the tests of the files
 that import its module, nearest first, slow ones too, for DISK_SECONDS or until one fails; a failure counts as above.
+A mutant whose tests did not all end in that time is called unfinished: they may notice it or not.
 
 With paths every test is run once, and the lines that it executes are recorded. Then, for each mutant (tests/mutants.py
 has the kinds), a fork of the process that has imported everything plants it and runs the tests that execute its line,
@@ -200,13 +201,13 @@ class Disk:
                 if not test:
                     break
                 if test not in self.is_sound:
-                    self.is_sound[test] = not self.failure([test, "-m", marker], seconds)
+                    self.is_sound[test] = self.failure([test, "-m", marker], seconds) == ""
                 if self.is_sound[test]:
                     return "killed", test
-        return "survived" if near else "not covered", ""
+        return "unfinished" if time.monotonic() > end else "survived" if near else "not covered", ""
 
-    def failure(self, arguments: list[str], seconds: float) -> str:
-        """The first test that fails, or the file whose import does; "" if none does in some seconds."""
+    def failure(self, arguments: list[str], seconds: float) -> str | None:
+        """The first test that fails, or the file whose import does; "" if none does, None: in some seconds."""
         command = [
             sys.executable,
             "-m",
@@ -230,7 +231,7 @@ class Disk:
         except subprocess.TimeoutExpired:
             os.killpg(child.pid, signal.SIGKILL)
             child.communicate()
-            return ""
+            return None
         failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", printed, re.M)
         return failed[1] if failed else ""
 
@@ -382,7 +383,7 @@ def table(outcomes: dict[str, str]) -> str:
     for key, outcome in outcomes.items():
         for name in (key.split(":")[0], "all"):
             counts[name][outcome] += 1
-    columns = (*NOTICED, "survived", "not covered")
+    columns = (*NOTICED, "unfinished", "survived", "not covered")
     lines = [f"{'module':45}{'mutants':>9}" + "".join(f"{column:>13}" for column in columns) + f"{'noticed':>10}"]
     for name, count in counts.items():
         share = sum(count[column] for column in NOTICED) / count.total()

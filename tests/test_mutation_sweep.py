@@ -69,6 +69,7 @@ def test_what_is_written_into_a_copy_is_noticed_by_the_tests_of_those_that_impor
     disk = mutation_sweep.Disk(tmp_path / "project")
     outcome, test = disk.outcome(noticed, 300)
     assert outcome == "killed" and disk.is_sound == {test: True}
+    assert disk.outcome(noticed, 0.1) == ("unfinished", "")
     copied = tmp_path / "project/theory/descent/update_rules.py"
     assert copied.read_bytes() == noticed.file.read_bytes()  # right again
 

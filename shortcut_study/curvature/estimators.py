@@ -30,7 +30,7 @@ FEWEST = 5  # vectors before the tolerance of a trace is checked; fewer give a p
 
 
 def confidence(num_samples: int) -> float:
-    """Returns how many standard errors of a mean of so many samples hold it 95 times in 100 (Student's t; NaN for 1)."""
+    """Returns how many standard errors of a mean of so many samples hold it 95 times in 100, by Student's t."""
     return float(scipy.stats.t.ppf(0.975, num_samples - 1))
 
 
