@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -9,10 +10,13 @@ import processes
 import pytest
 
 from identity_matters import training
-from identity_matters.errors import UserError
+from identity_matters.config import TrainConfig
+from identity_matters.errors import Diverged, UserError
+from identity_matters.runs import callbacks as of_runs
 from identity_matters.runs.callbacks import checked_callbacks
 from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.metrics_log import MEANS
+from identity_matters.runs.signals import StopRequest
 from identity_matters.runs.tables import read_metrics
 
 
@@ -241,3 +245,28 @@ def test_a_callback_that_stops_as_the_run_begins_gets_one_update_as_in_keras_in_
     monkeypatch.setattr("sys.stderr", None)
     assert training.train(tiny_config, bytes(tmp_path / "run"), callbacks=[StopAtOnce()])["step"] == 1
     assert read_config_json(tmp_path / "run")["status"] == "done"
+
+
+def test_the_first_call_of_a_fit_is_timed_only_where_it_is_alone_and_weights_are_kept_every_ten_seconds(
+    monkeypatch, capsys
+):
+    """Two fits of a run of 100 steps that goes on after 10: four calls, the third of two steps, then one of five."""
+    clock, kept = iter([1000, 1000, 1003, 1005, 1009, 1010, 1011, 1012, 1022, 1023, 1024, 1025]), []
+    monkeypatch.setattr(of_runs, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    network, config = SimpleNamespace(), TrainConfig(train_steps=100, eval_every=30, decay_steps=())
+    followed = of_runs.RunCallback([], network, config, 10, StopRequest(), True, kept.append)
+    followed.set_model(network)
+    with followed:
+        assert followed._list.params["epochs"] == 4 and followed._list.params["steps"] == 100
+        for batches, step, rate in (([0, 1, 3, 4], 15, 4 / 7), ([4], 20, 5 / 10)):
+            followed.on_train_begin()
+            for batch in batches:
+                followed.on_train_batch_end(batch, {"loss": 1.0})
+            followed.on_train_end()
+            assert followed.step == step and followed.take_rate() == pytest.approx(rate)
+        assert np.isnan(followed.take_rate()) and kept == [15, 20]
+        followed.on_train_begin()
+        with pytest.raises(Diverged, match="in the 3 steps up to step 23") as diverged:
+            followed.on_train_batch_end(2, {"loss": np.inf})
+        assert diverged.value.step == 23
+    assert "20/100" in capsys.readouterr().err.split("\r")[-1]

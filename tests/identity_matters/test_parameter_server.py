@@ -2,6 +2,7 @@
 
 import os
 import signal
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -126,3 +127,28 @@ def test_a_server_leaves_only_when_many_looks_in_a_row_find_no_chief(monkeypatch
     monkeypatch.setattr(parameter_server.time, "sleep", lambda seconds: None)
     parameter_server._await_end("chief:1")
     assert looks == ["chief:1"] * (3 * few + 4) and not list(found)
+
+
+@pytest.mark.parametrize("stops_at, num_read", [(None, 9), (2, 6)])
+def test_twice_as_many_batches_as_workers_are_on_their_way_and_none_is_handed_out_after_a_stop(stops_at, num_read):
+    """Two workers: the first answer is read with four on their way, and after a stop the four that are."""
+    waiting, most, seen = [], [], []
+
+    def schedule(update, args):
+        waiting.append(1)
+        most.append(len(waiting))
+        value = len(most)
+        return SimpleNamespace(fetch=lambda: waiting.pop() and {"loss": 10.0 * value, "staleness": args[1].numpy()})
+
+    class Seen(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs):
+            seen.append((batch, logs["loss"]))
+            self.model.stop_training = batch == stops_at
+
+    model = object.__new__(parameter_server.AsynchronousModel)
+    model._chief = SimpleNamespace(num_workers=2, coordinator=SimpleNamespace(schedule=schedule))
+    model._images = model._update = None
+    found = model.fit(((k, k) for k in range(20)), 9, [Seen()])
+    assert most == [1, 2, 3, 4, 4, 4, 4, 4, 4][:num_read] and not waiting
+    assert seen == [(k, 5.0 * (k + 2)) for k in range(num_read)]  # means of 10, 20, …
+    assert found.history == {"loss": [5.0 * (num_read + 1)], "staleness": [(num_read - 1) / 2]}
