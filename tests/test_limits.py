@@ -1,5 +1,6 @@
 """Each limit that a user meets: the last value that is taken, and that the next one is refused, shown or cut."""
 
+import contextlib
 import errno
 import io
 import json
@@ -25,7 +26,7 @@ from identity_matters.data import arrays, folder, tfds, tfds_builder, tfds_files
 from identity_matters.distributed import rendezvous
 from identity_matters.errors import UserError
 from identity_matters.model import check_image_shape
-from identity_matters.runs import config_json, directory, files, machine, npz, signals, tables
+from identity_matters.runs import config_json, directory, files, kept_products, machine, npz, signals, tables
 from launch import config_flags, evaluate, near_identity, plot, train, trained_run
 from launch.jobs import kubernetes, local, slurm
 from shortcut_study import aggregation
@@ -192,6 +193,7 @@ def test_digests_stay_as_earlier_versions_wrote_them():
     assert starting_weights._digest({"a/kernel": kernel}) == "6cd976cbbe2e0d8c"
     assert trained_run.weights_digest(types.SimpleNamespace(get_weights=lambda: [kernel.numpy()])) == "4372fe10e2902b8f"
     assert arrays.digest(np.arange(6).reshape(2, 3)) == "f5b77389"
+    assert kept_products.digest(["a", np.arange(6.0).reshape(2, 3)]) == "5c930d36887e4fac18a97657"
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/meminfo"), reason="Linux says there what the machine is")
@@ -297,3 +299,48 @@ def test_a_top_5_error_is_printed_from_six_classes_on(num_classes, tmp_path, mon
     monkeypatch.setattr(evaluation, "evaluate", lambda *_, **__: dict(found))
     evaluate.main(evaluate.EvaluateConfig(saved_model="/m"))
     assert capsys.readouterr().out.count("25.00%") == (2 if num_classes == 6 else 0)
+
+
+@pytest.mark.parametrize(
+    "shape, grey, is_summed",
+    [
+        ((3, 5, 3, 8), (3, 5, 1, 8), True),
+        ((3, 5, 4, 8), (3, 5, 1, 8), False),
+        ((3, 5, 3, 9), (3, 5, 1, 8), False),
+        ((3, 5, 3, 8), (3, 5, 3, 8), False),
+        ((3, 5, 3, 8), (5, 3, 1, 8), False),
+        ((8,), (9,), False),
+        ((3, 3, 3), (3, 3, 1), False),
+    ],
+)
+def test_a_first_kernel_is_summed_over_three_colours_alone(shape, grey, is_summed):
+    assert starting_weights._is_of_colours(shape, grey) is is_summed
+
+
+@pytest.mark.parametrize(
+    "dtype, rounding, limit",
+    [(np.float32, 0.0, 1e-5), (np.float64, 0.0, 1e-12), (np.float32, 1e-4, 1e-3), (np.float64, np.nan, 1e-12)],
+)
+def test_a_kept_product_is_of_another_loss_where_it_differs_by_more_than_ten_times_its_rounding(
+    dtype, rounding, limit, tmp_path
+):
+    vector, path = np.arange(1, 9, dtype=dtype), str(tmp_path / "kept")
+    kept_products.KeptProducts(path, {}).of(lambda v: 1000 * v)(vector)
+    for share, is_same in ((-0.9, True), (0.9, True), (-1.1, False), (1.1, False)):
+        again = kept_products.KeptProducts(path, {}, rounding).of(
+            lambda v, e=share * limit: (1000 * (1 + e) * v).astype(dtype)
+        )
+        with contextlib.nullcontext() if is_same else pytest.raises(ValueError, match="products of other loss"):
+            np.testing.assert_array_equal(again(vector), 1000 * vector)
+
+
+def test_a_kept_product_is_no_program(tmp_path):
+    class Program:
+        def __reduce__(self):
+            return pathlib.Path.touch, (tmp_path / "ran",)
+
+    kept = kept_products.KeptProducts(str(tmp_path / "kept"), {}).of(lambda v: v)
+    kept(np.ones(1))
+    (path,) = (tmp_path / "kept").glob("*.npy")
+    np.save(path, np.array([Program()], object), allow_pickle=True)
+    assert kept(np.ones(1)).tolist() == [1.0] and not (tmp_path / "ran").exists()

@@ -292,7 +292,9 @@ def test_a_step_without_checkpoint_is_refused_with_those_that_have_one(launch, t
     code, _, err = launch("--pretrained=digits", "--at_step=1", f"--run_dir={tmp_path}/run")
     assert code == 1 and "needs --saved_run" in err
     for step in (-1, 0):
-        assert trained_run.read_config(trained_run.SavedRun(pretrained="digits", at_step=step)).data.dataset
+        chosen = trained_run.SavedRun(pretrained="digits", at_step=step, data_dir="/d", npz="/n.npz")
+        data = trained_run.read_config(chosen).data
+        assert (data.dataset, data.data_dir, data.npz) == ("mnist_sample", "/d", "/n.npz")
     (checkpoint, *_) = sorted((tiny_run / "checkpoints").glob("*.npz"))
     shutil.copytree(tiny_run, tmp_path / "damaged")
     damaged = tmp_path / "damaged" / "checkpoints" / checkpoint.name

@@ -212,6 +212,10 @@ def test_what_is_no_symmetric_matrix_has_no_spectrum(matrix, named):
     with pytest.raises(ValueError, match=f"^hessian .*{named}"):
         spectrum(np.array(matrix))
     assert spectrum([[1, 2], [2 + 1e-6, 1]]).index == 0.5  # asymmetric by the rounding of float32
+    for size in (1e-3, 1e3):  # of which a thousandth is let pass
+        assert spectrum(size * np.array([[1, 2], [2 - 1.9e-3, 1]])).index == 0.5
+        with pytest.raises(ValueError, match="is not symmetric"):
+            spectrum(size * np.array([[1, 2], [2 - 2.1e-3, 1]]))
 
 
 MISTAKES = {
