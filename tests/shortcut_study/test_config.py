@@ -3,8 +3,11 @@
 import dataclasses
 import re
 
+import numpy as np
 import pytest
 
+from identity_matters.config import DataConfig
+from shortcut_study import dataset
 from shortcut_study.config import PRESETS, StudyConfig
 from shortcut_study.figures.all_figures import FIGURES
 from shortcut_study.report import chosen_figures, ignored_fields, is_paper_size, is_smoke_size
@@ -81,3 +84,20 @@ def test_every_field_is_read_by_some_figure_or_by_all_and_the_others_are_named()
     ignored = ignored_fields(dataclasses.replace(PAPER, figure="5"))
     assert ignored.keys() == read - {"depths", "num_runs"}
     assert ignored["num_epochs"] == "figure 5 does not read it" and not ignored_fields(PAPER)
+
+
+def test_each_setting_of_the_data_reaches_them(monkeypatch):
+    asked = []
+    config = StudyConfig(
+        dataset="d", data_dir="/d", download=True, examples=7, input_scale=0.5, centred=False, mean_over_outputs=True
+    )
+    monkeypatch.setattr(dataset, "open_source", asked.append)
+    monkeypatch.setattr(dataset, "fits_in_memory", lambda source: False)
+    with pytest.raises(ValueError, match="dataset d is not held in memory"):
+        dataset.load_images(config)
+    assert asked == [DataConfig("d", "/d", download=True, train_examples=7)]
+    images = dataset.StudyImages(np.random.default_rng(0).integers(0, 9, (20, 3, 2, 1)), np.arange(20) % 3, 3)
+    found, expected = dataset.study_data(config, images), dataset.whitened_components(*images, 0.5, False, True)
+    np.testing.assert_array_equal(found.x, expected[0])
+    np.testing.assert_array_equal(found.y, expected[1])
+    assert found.images is images.images and found.labels is images.labels
