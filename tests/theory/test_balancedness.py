@@ -12,15 +12,6 @@ def problem(seed=0, d=3, num_layers=4):
     return 0.3 * rng.standard_normal((num_layers, d, d)), rng.standard_normal((d, d))
 
 
-def test_the_preconditioner_is_the_velocity_as_a_matrix_and_is_identity_for_one_layer():
-    W, G = np.random.default_rng(1).standard_normal((2, 3, 3))
-    for num_layers in (1, 2, 7):
-        velocity = balancedness.product_velocity(W, G, num_layers)
-        by_matrix = -(balancedness.preconditioner(W, num_layers) @ G.T.ravel()).reshape(3, 3).T
-        np.testing.assert_allclose(by_matrix, velocity, atol=1e-12)
-    np.testing.assert_allclose(balancedness.preconditioner(W, 1), np.eye(9), atol=1e-12)
-
-
 def test_the_deficiency_margin_is_the_least_singular_value_less_the_distance():
     R, W = np.array([[2.0, 1.0, 0.0], [0.0, 1.0, 0.5], [0.0, 0.0, 0.7]]), np.eye(3)
     expected = np.linalg.svd(R)[1][2] - np.sqrt(1 + 1 + 0.25 + 0.09)

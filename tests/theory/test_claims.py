@@ -3,12 +3,12 @@
 import ast
 import dataclasses
 import functools
-import importlib
 import math
 import pathlib
 import re
 
 import pytest
+from refusals import refused
 
 from theory import claims, linear_residual
 
@@ -63,38 +63,12 @@ def test_statements_are_counted_once_and_ours_apart():
     assert {claim.restates for claim in claims.CLAIMS.values() if claim.restates} <= {claim.id for claim in printed}
 
 
-def test_every_numbered_statement_of_both_papers_has_a_row():
-    hardt_ma = "claim_2.3 lemma_2.4 eq_2.5 eq_2.3 theorem_2.1 theorem_2.2 claim_A.1 claim_C.1 claim_C.2".split()
-    hardt_ma += "lemma_3.3 theorem_3.2 lemma_B.1 lemma_B.2 eq_B.1".split()
-    li = "definition_4 eq_7 eq_12 eq_14 eq_15 eq_16 eq_18 eq_22 eq_25 eq_28 lemma_1 lemma_2".split()
-    li += ["theorem_1.1", "theorem_1.2", "theorem_1.3"]
-    hardt_ma += "gradients_vanish convergence odd_dimension surrogates projection_scale distortion last_layer".split()
-    hardt_ma += ["table_1", "parameters"]
-    li += ["theorem_1_hypotheses", "theorem_1_relu", "one_unit", "variance", "eq_10", "depth", "one_shortcut_growth"]
-    others = [f"review.{name}" for name in ("theorem_1", "theorem_2", "eq_6", "convergence", "theorem_3", "last_layer")]
-    others += [f"blog.{name}" for name in ("theorem_1", "theorem_2", "note_4", "convergence")]
-    expected = [f"hm.{name}" for name in hardt_ma] + [f"li.{name}" for name in li] + others
-    assert set(expected) <= set(claims.CLAIMS)
-
-
 def test_a_claim_stands_behind_the_one_that_it_names_and_behind_none_it_cannot():
     first, second, third = (dataclasses.replace(claims.CLAIMS["hm.eq_2.3"], id=f"hm.{name}") for name in "abc")
     second = dataclasses.replace(second, after="hm.c")
     assert [claim.id for claim in claims.in_order([first, second, third])] == ["hm.a", "hm.c", "hm.b"]
     with pytest.raises(ValueError, match="hm.b: there is no claim 'hm.c' that it could follow"):
         claims.in_order([first, second])
-
-
-def test_theory_keeps_its_public_names():
-    names = {
-        "linear_residual": "risk gradient gradient_lower_bound max_spectral_norm",
-        "factorization": "factorize norm_bound norm_lower_bound",
-        "memorization": "memorize",
-        "shortcut_hessians": "hessian_at_zero condition_number_at_zero",
-        "claims": "CLAIMS check",
-    }
-    for module, functions in names.items():
-        assert set(functions.split()) <= set(dir(importlib.import_module(f"theory.{module}")))
 
 
 def test_a_claim_said_to_be_false_fails_without_a_counterexample(monkeypatch):
@@ -110,9 +84,7 @@ def test_the_same_seed_gives_the_same_check_and_another_another():
 
 @pytest.mark.parametrize("arguments, named", [(("hm.theorem_9",), "'hm.theorem_9'"), (("hm.eq_2.3", 0, 0), "got 0")])
 def test_a_wrong_claim_or_count_is_one_clear_line(arguments, named):
-    with pytest.raises(ValueError, match=named) as raised:
-        claims.check(*arguments)
-    assert "\n" not in str(raised.value)
+    assert named in refused(claims.check, *arguments)
 
 
 def test_the_page_of_theorems_counts_the_statements_as_the_table_does():

@@ -29,22 +29,6 @@ def test_balanced_projected_descent_keeps_its_layers_balanced_and_its_product_po
 
 
 @pytest.mark.parametrize(
-    "phi, rate, named", [([1.0, -0.1], 0.01, "got -0.1"), ([2.0], 0.5, "at most"), ([0.0], 0.01, "positive")]
-)
-def test_a_step_bound_that_is_not_proved_is_refused(phi, rate, named):
-    with pytest.raises(ValueError, match=named):
-        from_zero.step_bound(np.array(phi), 4, rate, 1e-6)
-
-
-@pytest.mark.parametrize(
-    "num_layers, rate, named", [(1, 0.1, "num_layers"), (2, 0.0, "got 0.0"), (2, 0.51, "got 0.51")]
-)
-def test_a_singular_target_s_bound_needs_two_layers_and_a_rate_up_to_a_half(num_layers, rate, named):
-    with pytest.raises(ValueError, match=named):
-        from_zero.singular_risk_bound(num_layers, rate, 3)
-
-
-@pytest.mark.parametrize(
     "phi, num_layers", [([0.2, 0.6], 5), ([0.2, 3.0, 1.0], 4), ([7.0], 9), ([2.0, 0.5], 1), ([1.5], 3)]
 )
 @pytest.mark.parametrize("tolerance", [1e-8, 0.3])

@@ -37,6 +37,7 @@ def test_rotations_stay_near_the_straight_line():
     assert_legible(figures.rotations_figure(as_text(rows)))
 
 
+@pytest.mark.slow
 def test_the_promised_rates_lie_above_what_is_seen_and_the_margin_below_2_3():
     rows = figures.rates()
     for row in rows:
@@ -71,6 +72,7 @@ def test_the_saddle_figure_is_drawn_from_its_rows():
     assert_legible(figure)
 
 
+@pytest.mark.slow
 def test_the_map_has_a_panel_a_target_start_and_method(monkeypatch):
     rows = []
     for job in (

@@ -23,16 +23,6 @@ def test_targets_have_the_signs_that_their_names_promise(d):
     np.testing.assert_allclose(np.sort(sizes), np.geomspace(0.4, 2, d))
 
 
-def test_the_batch_computes_the_risk_and_the_gradient_of_each_network():
-    rng = np.random.default_rng(0)
-    A, R = 0.3 * rng.standard_normal((4, 5, 3, 3)), rng.standard_normal((3, 3))
-    W, risks, gradients = target_map.risk_and_gradient(A, R)
-    for k in range(4):
-        np.testing.assert_allclose(W[k], linear_residual.end_to_end(A[k]))
-        assert risks[k] == pytest.approx(linear_residual.risk(A[k], R, np.eye(3)))
-        np.testing.assert_allclose(gradients[k], linear_residual.gradient(A[k], R, np.eye(3)), atol=1e-12)
-
-
 def test_from_zero_the_steps_are_those_of_the_recursion_and_below_the_promise():
     rows = rows_for(Job("positive definite", "zero", "descent", 4, 3))
     phi = np.linalg.eigvalsh(target_map.target_matrix("positive definite", 3, 0))
@@ -97,11 +87,3 @@ def test_the_promise_of_2_3_is_for_the_fall_from_the_risk_at_the_start():
         if row["promised_2_3"] > 0:
             shrinks = linear_residual.convergence_rate_bound(np.eye(3), 4, row["norm"], row["learning_rate"])
             assert row["promised_2_3"] == pytest.approx(np.log(fall) / np.log(shrinks))
-
-
-@pytest.mark.parametrize(
-    "wrong", [lambda: target_map.target_matrix("big", 2, 0), lambda: target_map.start_layers("big", 1, 2, 0)]
-)
-def test_an_unknown_name_is_one_clear_line(wrong):
-    with pytest.raises(ValueError, match="got 'big'"):
-        wrong()

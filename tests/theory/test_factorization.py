@@ -7,6 +7,7 @@ import pytest
 from factoring import ANGLES, KINDS, STRETCHES, gamma_of, multiply, norms, planes, relative, target
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refused
 from repeatable import REPEATABLE
 from scipy import linalg
 
@@ -80,15 +81,6 @@ def test_the_norm_times_the_number_of_layers_settles_with_an_error_that_halves_a
     np.testing.assert_allclose(np.divide(errors[:-1], errors[1:]), 4, rtol=1e-3)
 
 
-def test_principal_can_be_300_times_worse_than_polar():
-    delta = 0.003
-    S = np.diag([delta**-0.5, delta**0.5])
-    R = S @ planes([math.pi - delta], 2) @ np.linalg.inv(S)
-    assert gamma_of(R) == pytest.approx(0.481, abs=0.001)
-    far, near = (32 * norms(fz.factorize(R, 32, method)).max() for method in ("principal", "best"))
-    assert far > 1000 and near == pytest.approx(3.159, abs=0.002)
-
-
 # A pair of eigenvalues −1 that is defective comes out of eigvals as −1 ± 2e-8 i, just outside the test for
 # the cut, and logm then returns no logarithm of R: the layers multiply to another matrix, 160 % off or of
 # norm 1e233, or SciPy's own ValueError comes through. There is none where ‖e^L − R‖ is not small: say so.
@@ -106,9 +98,6 @@ def test_where_there_is_no_principal_logarithm_principal_says_so_and_best_is_pol
         assert "principal" in str(error)
         return
     assert relative(multiply(A), R) < 1e-6
-
-
-# The lower bound.
 
 
 # Below 1e-8 the angle of acos(1 − ε) alone exceeds it: then the "bound" is beaten. atan2 as above does not.
@@ -129,41 +118,11 @@ def test_no_factorisation_goes_below_the_lower_bound(d, num_layers, log10_norm, 
     assert fz.norm_lower_bound(R, num_layers) <= 10**log10_norm * (1 + 1e-9) + 10 * d * EPSILON * kappa
 
 
-# The printed construction.
-
-
 def test_a_bound_too_large_for_a_float_is_infinite():
     R = np.array([[1.0, 1e5], [0.0, 1.0]])  # ‖log R‖ = 1e5: e^{1e5} − 1. math.expm1 raises OverflowError.
     assert fz.norm_bound(R, 1, "principal") == math.inf
     assert fz.norm_bound(R, 10**6, "principal") == pytest.approx(math.expm1(0.1))
-
-
-MISTAKES = {
-    "not square": (np.ones((2, 3)), 4, "polar", r"R must be a square matrix, got shape \(2, 3\)"),
-    "NaN": (np.diag([1.0, np.nan]), 4, "polar", "R must be finite"),
-    "singular": (np.diag([1.0, 0.0]), 4, "polar", "R must not be singular, got singular values from 1 down to 0"),
-    "all but singular": (np.diag([1.0, 1e-17]), 4, "polar", "R must not be singular, .* down to 1e-17"),
-    "reflection": (np.diag([1.0, -1.0]), 4, "polar", "det R must be positive"),
-    "no layers": (np.eye(2), 0, "polar", "num_layers must be a whole number of at least 1, got 0"),
-    "unknown method": (np.eye(2), 4, "printed", "method must be one of polar, principal, best, paper, got 'printed'"),
-    "principal at −2": (np.diag([-2.0, -2.0]), 4, "principal", "method principal needs .* got -2"),
-    "paper with 4": (np.eye(2), 4, "paper", "method paper needs at least 5 layers .* got 4"),
-}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_what_cannot_be_factorised_is_refused_in_one_line(mistake):
-    R, num_layers, method, message = MISTAKES[mistake]
-    with pytest.raises(ValueError, match=f"^{message}") as caught:
-        fz.factorize(R, num_layers, method)
-    assert "\n" not in str(caught.value)
-
-
-def test_the_bounds_refuse_what_has_no_factorisation_but_the_printed_one_is_for_any_construction():
-    assert fz.norm_bound(np.eye(2), 4, "paper") == pytest.approx(math.pi)
-    for bound in (fz.norm_bound, fz.norm_lower_bound):
-        with pytest.raises(ValueError, match="^det R must be positive"):
-            bound(np.diag([1.0, -1.0]), 4)
+    assert fz.norm_bound(np.eye(2), 4, "paper") == pytest.approx(math.pi)  # of fewer layers than the method needs
 
 
 @pytest.mark.parametrize("frequency", [0.1, 1.0, 6.28])
@@ -184,22 +143,19 @@ def test_waves_are_interpolated_to_rounding_by_as_few_points_as_the_bound_allows
 def test_the_smallest_matrices_that_are_factorised_keep_half_their_digits(number, num_layers):
     assert np.prod(1 + fz.factorize([[number]], num_layers)) == pytest.approx(number, rel=1e-7)
     for method in ("polar", "principal", "best"):
-        with pytest.raises(ValueError, match=f"is too small for I \\+ A .* or take ℓ ≥ {num_layers}$"):
-            fz.factorize([[number]], num_layers - 1, method)
+        assert refused(fz.factorize, [[number]], num_layers - 1, method).endswith(f"or take ℓ ≥ {num_layers}")
 
 
 def test_principal_is_refused_on_the_cut_and_not_beside_it_at_any_scale():
     for scale in (1e-5, 1.0, 1e5):
         R = scale * planes([math.pi - 1e-3], 2)
         assert relative(multiply(fz.factorize(R, 64, "principal")), R) < 1e-9
-        with pytest.raises(ValueError, match="without eigenvalues on"):
-            fz.factorize(scale * np.diag([-2.0, -0.5, 1.0]), 8, "principal")
+        assert "eigenvalues" in refused(fz.factorize, scale * np.diag([-2.0, -0.5, 1.0]), 8, "principal")
 
 
 @pytest.mark.parametrize("scale", [1e306, 1e-306])
 def test_a_scale_that_float64_does_not_hold_is_refused(scale):
-    with pytest.raises(ValueError, match="R must not need a factor of e"):
-        fz.rescale(scale * np.eye(2))
+    assert "factor of e" in refused(fz.rescale, scale * np.eye(2))
     R = np.array([[3.0, 1.0], [0.0, 0.2]])
     scaled, factor = fz.rescale(scale**0.9 * R)
     np.testing.assert_allclose(scaled, factor * scale**0.9 * R)

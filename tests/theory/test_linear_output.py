@@ -27,23 +27,6 @@ def test_the_gradient_equals_central_differences():
     assert max(np.abs(found[0] - by_W).max(), np.abs(found[1] - by_V).max()) < 1e-7
 
 
-def test_a_bad_critical_point_is_left_downhill_and_a_global_one_is_not():
-    x, features, y = problem()
-    W, V = checks._saddle(x, features, y)
-    assert all(np.abs(slope).max() < 1e-10 for slope in linear_output.gradient(W, V, x, features, y))
-    start = linear_output.risk(W, V, x, features, y)
-    assert start > linear_output.best_linear_risk(x, y) > linear_output.local_minimum_risk(x, features, y)
-    for size in (0.1, 1e-3):
-        W_after, V_after = linear_output.escape(W, V, x, features, y, size)
-        assert linear_output.risk(W_after, V_after, x, features, y) < start
-        assert np.linalg.norm(W_after - W) + np.linalg.norm(V_after - V) <= 1.0001 * size
-    best = np.linalg.lstsq(np.hstack([x, features]), y, rcond=None)[0].T
-    W, V = best[:, :3], np.linalg.pinv(best[:, :3]) @ best[:, 3:]
-    assert linear_output.risk(W, V, x, features, y) == pytest.approx(linear_output.local_minimum_risk(x, features, y))
-    with pytest.raises(ValueError, match="no such direction"):
-        linear_output.escape(W, V, x, features, y, 0.1)
-
-
 def test_a_gain_below_rounding_is_said_and_small_units_are_none():
     rng = np.random.default_rng(8)
     x = rng.standard_normal((30, 3))
@@ -56,13 +39,6 @@ def test_a_gain_below_rounding_is_said_and_small_units_are_none():
     x, features, y = 1e-7 * x, 1e-7 * features, 1e-7 * y
     start = linear_output.risk(W, V, x, features, y)
     assert linear_output.risk(*linear_output.escape(W, V, x, features, y, 0.1), x, features, y) < start
-
-
-def test_the_last_block_s_input_and_features_give_the_network_back():
-    rng = np.random.default_rng(2)
-    x, w = rng.standard_normal((20, 2)), rng.standard_normal((3, 2, 4, 2))
-    h, features = linear_output.last_block(w, x)
-    np.testing.assert_allclose(h + features @ w[-1, 1], networks.forward(w[None], x[None])[0])
 
 
 @pytest.mark.parametrize("least, has_kernel", [(0.05, False), (1e-6, False), (1e-11, True), (0.0, True)])
@@ -114,15 +90,6 @@ def test_the_rounding_of_the_risk_is_that_of_the_sizes_of_its_terms():
     assert linear_output._rounding_of_risk(W, V, x, features, y) == pytest.approx(expected, rel=1e-9, abs=0)
     exact = np.square(errors).sum() / 60
     assert abs(linear_output.risk(W, V, x, features, y) - exact) <= expected
-
-
-def test_the_descent_with_an_output_ends_at_a_critical_point():
-    rng = np.random.default_rng(1)
-    x, w = rng.standard_normal((50, 2)), 0.4 * rng.standard_normal((2, 2, 2, 2))
-    y = networks.forward(0.4 * rng.standard_normal((1, 2, 2, 2, 2)), x[None])[0]
-    w_end, W_end, slope = linear_output.descend(w, np.eye(2), x, y)
-    end = np.square(networks.forward(w_end[None], x[None])[0] @ W_end.T - y).sum()
-    assert end < 1e-4 * np.square(networks.forward(w[None], x[None])[0] - y).sum() and slope < 1e-4
 
 
 def test_the_slope_at_the_end_of_a_descent_is_a_share_of_the_risk_of_the_identity():
@@ -184,10 +151,3 @@ def test_the_descent_with_an_output_has_the_gradient_of_the_risk_that_it_lowers(
     assert function(start)[0] == pytest.approx(np.square(y - predicted).sum() / np.square(y - x).sum())
     by_differences = difference_gradient(lambda flat: function(flat)[0], start)
     np.testing.assert_allclose(function(start)[1], by_differences, atol=1e-8)
-
-
-def test_the_bounds_in_the_ball_are_proportional_to_the_second_moment():
-    for bound in (linear_output.ball_risk_bound, linear_output.reordering_risk_bound):
-        assert bound(3, 0.4, 5.0) == pytest.approx(5 * bound(3, 0.4, 1.0))
-    growth = (1 + 0.4**2) ** 3 - 1 - 3 * 0.4**2
-    assert linear_output.reordering_risk_bound(3, 0.4, 5.0) == pytest.approx(4 * growth**2 * 5.0)

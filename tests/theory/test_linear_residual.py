@@ -46,14 +46,6 @@ def test_from_radius_1_on_the_bound_is_0_unless_there_is_one_layer(num_layers, e
     assert lr.gradient_lower_bound(A, np.array([[2.0]]), np.eye(1)) == expected
 
 
-def test_the_gradient_in_the_standard_parametrisation_is_that_of_complex_steps():
-    _, R, x = problem(1, 3, seed=7)
-    W = np.random.default_rng(8).standard_normal((3, 3, 3))
-    assert (
-        relative(lr.standard_gradient(W, R, moment(x)), complex_step_gradient(naive_risk, W - np.eye(3), R, x)) < 1e-11
-    )
-
-
 def hessian_norm(A, R, x) -> float:
     """The largest |eigenvalue| of the Hessian, by central differences of the complex-step gradient."""
     columns = []
@@ -76,13 +68,6 @@ def test_the_smoothness_bound_is_reached_by_scalars_that_are_too_large(num_layer
 def test_from_radius_1_on_the_rate_bound_promises_nothing_but_for_one_layer(radius):
     assert lr.convergence_rate_bound(np.eye(2), 4, radius, 0.01) == 1
     assert lr.convergence_rate_bound(np.eye(2), 1, radius, 0.01) == pytest.approx(0.98)
-
-
-def test_near_the_identity_the_rate_bound_is_the_rate_but_for_a_factor_of_two():
-    R, zero = np.eye(2) * 1.001, np.zeros((5, 2, 2))
-    run = lr.gradient_descent(zero, R, np.eye(2), learning_rate=1e-3, num_steps=3)
-    decrease = 1 - lr.convergence_rate_bound(np.eye(2), 5, run.norms.max(), 1e-3)
-    assert 1 - run.rate == pytest.approx(2 * decrease, rel=0.01)  # (1 − ηλ)² with λ = 2ℓ, against 1 − ηλ
 
 
 def test_projected_gradient_descent_stays_in_the_ball_and_ends_at_a_stationary_point_of_it():
@@ -149,13 +134,6 @@ def test_a_sample_has_examples_in_rows_as_many_as_labels(x, y):
     with pytest.raises(ValueError, match=r"x and y must both be \[m, d\]"):
         lr.sample_problem(x, y)
     assert lr.sample_problem(np.ones((1, 1)), np.ones((1, 1))).Sigma == 1
-
-
-@pytest.mark.parametrize("A", [np.zeros((2, 2)), np.zeros((0, 2, 2)), np.zeros(3)])
-def test_the_spectral_norm_is_of_layers(A):
-    with pytest.raises(ValueError, match=r"A must have the shape \[ℓ, d, d\]"):
-        lr.max_spectral_norm(A)
-    assert lr.max_spectral_norm(np.array([[[3.0, 0], [0, 1]], [[0, 4.0], [0, 0]]])) == 4
 
 
 def test_the_rate_of_a_descent_is_its_slowest_step_above_rounding():

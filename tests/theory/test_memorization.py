@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refused
 from unit_points import unit_points
 
 from theory.memorization import METHODS, memorize, parameter_count
@@ -40,15 +42,6 @@ def digits():
 
 
 # The whole network
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_every_method_maps_every_point_to_its_label(method):
-    x, labels = unit_points(90, 40)
-    network = memorize(x, labels, 5, method=method)
-    assert error(network(x), labels) < 1e-12
-    np.testing.assert_allclose(network(x), forward(network, x), atol=1e-12)
-    assert error(network(x), np.roll(labels, 1)) > 0.99  # the check notices other labels
 
 
 @settings(max_examples=30, deadline=None)
@@ -111,8 +104,7 @@ def test_peeling_fits_nearly_degenerate_points_in_float64(kind, n, d, width, wit
         assert error(network(x.astype(np.float32)), labels) <= network.float32_error
 
 
-@pytest.mark.parametrize("whiten", [False, True])
-@pytest.mark.parametrize("width", [2, 16, 64])
+@pytest.mark.parametrize("width, whiten", [(2, False), (16, True), (64, False)])
 def test_raw_images_with_random_labels_come_out_right(digits, width, whiten):
     images, labels = digits
     network = memorize(images, labels, 10, width, whiten=whiten)
@@ -167,6 +159,7 @@ def test_points_too_close_for_float32_are_done_in_float64():
     network = memorize(x, labels, 5, 4)
     assert not network.fits_float32 and network.float32_error == np.inf
     assert network(x).dtype == np.float64 and error(network(x), labels) < 1e-3
+    assert error(np.asarray(network.to_keras()(x)), labels) < 1e-3
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -178,6 +171,7 @@ def test_the_origin_is_a_point_like_any_other(method):
         labels[4] = label
         network = memorize(x, labels, 5, width, method)
         assert error(network(x), labels) < 1e-12
+        np.testing.assert_allclose(network(x), forward(network, x), atol=1e-12)
         assert network.num_parameters == parameter_count(33, 60, 5, width)
     assert error(memorize(x[4:5], [0], 1)(x[4:5]), [0]) < 1e-12
 
@@ -193,12 +187,6 @@ def test_equal_points_with_equal_labels_are_merged():
     assert error(network(x), labels) < 1e-9
 
 
-def test_more_labels_than_twice_the_width_still_fit():
-    x, labels = np.random.default_rng(0).standard_normal((300, 10)), np.arange(300) % 200
-    for width in (2, 3, 16):
-        assert error(memorize(x, labels, 200, width)(x), labels) < 1e-6
-
-
 def test_the_same_seed_gives_the_same_network_and_another_seed_another():
     x, labels = unit_points(30, 10)
     a, b, c = (memorize(x, labels, 5, 8, seed=seed) for seed in (0, 0, 1))
@@ -211,14 +199,14 @@ def test_any_input_gets_the_scores_of_the_formula():
     network = memorize(x, labels, 5, 8)
     others = 3 * np.random.default_rng(1).standard_normal((3000, 10))  # several panels, many units awake
     np.testing.assert_allclose(network(others)[-40:], forward(network, others[-40:]), rtol=1e-8, atol=1e-8)
-    with pytest.raises(ValueError, match=r"x must be \[n, 10\], got shape \(3, 9\)"):
-        network(others[:3, :9])
+    assert "got shape (3, 9)" in refused(network, others[:3, :9])
 
 
 # What users get wrong
 
 X, Y = np.random.default_rng(0).standard_normal((6, 3)), np.array([0, 1, 2, 0, 1, 2])
 RAY = np.outer(np.arange(1, 7), X[0])
+LONG = np.where(np.arange(3200).reshape(1600, 2) == 3001, np.inf, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +218,13 @@ RAY = np.outer(np.arange(1, 7), X[0])
         ({"labels": Y[:5]}, r"labels must be 6 integers.*got int64 of shape \(5,\)"),
         ({"labels": Y.astype(float)}, "labels must be 6 integers.*got float64"),
         ({"labels": Y + 1}, "labels must lie in 0–2, got 1–3"),
+        ({"labels": Y - 1}, "labels must lie in 0–2, got -1–1"),
         ({"num_classes": 0}, "num_classes must be an integer of at least 1, got 0"),
+        ({"num_classes": 1.5}, "num_classes must be an integer of at least 1, got 1.5"),
+        ({"x": X[None]}, r"x must be \[n, d\].*got shape \(1, 6, 3\)"),
+        ({"x": X[:, :0]}, r"x must be \[n, d\].*got shape \(6, 0\)"),
+        ({"x": X.astype(np.longdouble)}, "x must be real numbers of up to 64 bits, got float128"),
+        ({"x": LONG, "labels": np.zeros(1600, int)}, "x must be finite, got inf in row 1500, column 1"),
         ({"width": 1}, "width must be an integer of at least 2, got 1"),
         ({"method": "magic"}, "method must be one of peeling, row_bias, paper, got 'magic'"),
         ({"x": X[[0, 1, 2, 3, 4, 2]], "labels": [0, 1, 2, 0, 1, 0]}, "points 2 and 5 are equal .* labels 2 and 0"),
@@ -243,9 +237,7 @@ RAY = np.outer(np.arange(1, 7), X[0])
 )
 def test_a_mistake_gets_one_line_that_names_what_was_given(change, message):
     arguments = {"x": X, "labels": Y, "num_classes": 3} | change
-    with pytest.raises(ValueError, match=message) as caught:
-        memorize(**arguments)
-    assert "\n" not in str(caught.value)
+    assert re.search(message, refused(memorize, **arguments))
 
 
 # Keras
@@ -286,15 +278,6 @@ print(np.abs(scores - sample["y"]).max(), "theory" in sys.modules)
 """
     worst, has_theory = run_python(code).split()
     assert float(worst) < 1e-2 and has_theory == "False"
-
-
-def test_a_network_that_does_not_fit_float32_becomes_a_float64_model():
-    x, labels = unit_points(40, 6)
-    x[1] = x[0] + 1e-6
-    labels[:2] = 0, 1
-    network = memorize(x, labels, 5, 4)
-    model = network.to_keras()
-    assert not network.fits_float32 and error(np.asarray(model(x)), labels) < 1e-3
 
 
 @pytest.mark.slow

@@ -36,20 +36,6 @@ def test_the_printed_construction_misses_the_printed_bound_that_polar_meets(num_
     assert norms(fz.factorize(R, num_layers)).max() == pytest.approx(polar, rel=2e-3)
 
 
-@pytest.mark.parametrize(
-    "remainder, failing", [(0, [(0, 16 / 3)]), (1, [(0, 4 / 3), (4, 20 / 3)]), (2, [(0, 8 / 3)]), (3, [(0, 4)])]
-)
-def test_for_many_layers_the_printed_bound_is_missed_for_small_gamma_times_layers(remainder, failing):
-    num_layers = 40_000 + remainder
-    for units in np.arange(0.1, 12, 0.2):  # γℓ/π
-        if np.abs(np.array(failing).ravel() - units).min() > 0.04:
-            meets = paper_construction.meets_printed_bound(units * math.pi / num_layers, num_layers)
-            assert meets == (not any(low < units < high for low, high in failing))
-            gamma = units * math.pi / num_layers
-            if gamma * (num_layers - 6 - math.pi - 0.75 * gamma) >= 8 * math.pi:
-                assert meets  # the sufficient condition
-
-
 @pytest.mark.parametrize("num_layers", [5, 6, 13, 40])
 @pytest.mark.parametrize("d", [1, 4, 7])
 def test_paper_layers_are_rotations_then_scalings_then_rotations(num_layers, d):

@@ -1,9 +1,11 @@
 """Hessians at zero: against complex-step differences of a forward pass."""
 
 import math
+import re
 
 import numpy as np
 import pytest
+from refusals import refused
 
 from theory import shortcut_hessians as sh
 from theory.shortcut import stationarity
@@ -85,9 +87,9 @@ def test_with_fewer_examples_than_dimensions_the_hessian_is_singular():
 @pytest.mark.parametrize("place, shortcut_depth", [("mid", 2), ("post", 1), ("post", 2)])
 def test_relu_at_mid_or_post_is_refused_but_the_order_of_stationarity_stands(function, place, shortcut_depth):
     x, y = data(9, 3, seed=10)
-    with pytest.raises(ValueError, match=f"^in general no Hessian exists at zero with 'relu' at {place}") as caught:
-        function(x, y, 2, shortcut_depth, **{place: "relu"})
-    assert "\n" not in str(caught.value)
+    assert f"no Hessian exists at zero with 'relu' at {place}" in refused(
+        function, x, y, 2, shortcut_depth, **{place: "relu"}
+    )
     assert stationarity.order_of_stationarity(x, y, shortcut_depth, **{place: "relu"}) == (shortcut_depth - 1, False)
     weights = np.random.default_rng(12).standard_normal((1, 2, shortcut_depth, 3, 3))
     values = losses(np.array([0, 1e-3])[:, None, None, None, None] * weights, x, y, **{place: "relu"})
@@ -112,8 +114,7 @@ def test_one_derivative_at_0_is_enough_for_two_layers_and_not_for_one(activation
     found = sh.hessian_at_zero(x, y, 2, 2, mid=activation, post=activation)
     np.testing.assert_allclose(found, sh.hessian_at_zero(x, y, 2, 2), atol=1e-15)
     np.testing.assert_allclose(found, differences(x, y, 2, 2, mid=activation, post=activation), atol=1e-3)
-    with pytest.raises(ValueError, match=f"n = 1 with '{activation}' at post, which has no second derivative at 0"):
-        sh.hessian_at_zero(x, y, 2, 1, post=activation)
+    assert f"n = 1 with '{activation}' at post" in refused(sh.hessian_at_zero, x, y, 2, 1, post=activation)
 
 
 def test_equal_eigenvalues_are_listed_once():
@@ -151,9 +152,7 @@ MISTAKES = {
 @pytest.mark.parametrize("function", [sh.hessian_at_zero, sh.condition_number_at_zero, sh.spectrum_at_zero])
 def test_what_the_theorem_does_not_cover_is_refused_in_one_line(function, mistake):
     arguments, activations, message = MISTAKES[mistake]
-    with pytest.raises(ValueError, match=f"^{message}") as caught:
-        function(*arguments, **activations)
-    assert "\n" not in str(caught.value)
+    assert re.match(message, refused(function, *arguments, **activations))
 
 
 def test_data_of_any_scale_within_float64_have_one_condition_number():
@@ -166,13 +165,8 @@ def test_data_of_any_scale_within_float64_have_one_condition_number():
     assert not sh.moment_gap(np.diag([1e-200, 1e-200]), np.zeros((2, 2)) + np.diag([1e-200, 1e-200])).any()  # y = x
 
 
-# Of the functions that take mid and shortcut_depth this one alone asks a mid of n = 1 to be 0 at 0, and takes n = 0.
-def test_the_order_of_stationarity_treats_depth_and_mid_as_the_hessian_does():
+def test_the_order_of_one_layer_is_exact_whatever_mid_it_does_not_have():
     assert stationarity.order_of_stationarity(X, Y, 1, mid="sigmoid") == (0, True)
-    with pytest.raises(ValueError, match="shortcut_depth must be whole numbers of at least 1, got 1 and 0"):
-        stationarity.order_of_stationarity(X, Y, 0)
-    with pytest.raises(ValueError, match="got 1 and 2.5"):
-        stationarity.order_of_stationarity(X, Y, 2.5)
 
 
 @pytest.mark.parametrize("apart, distinct", [(0.0, 1), (2e-16, 1), (1e-13, 2), (1e-9, 2)])
@@ -189,12 +183,8 @@ def test_one_unit_needs_no_derivative_of_pre_at_the_data_and_two_do():
     one = sh.hessian_at_zero(x, y, 1, 1, pre="relu")
     s = np.maximum(x, 0)
     np.testing.assert_allclose(one, np.kron(s.T @ s / 2, np.eye(2)))
-    with pytest.raises(ValueError, match="no derivative at the zeros"):
-        sh.hessian_at_zero(x, y, 2, 1, pre="relu")
+    assert "no derivative at the zeros" in refused(sh.hessian_at_zero, x, y, 2, 1, pre="relu")
     assert sh.hessian_at_zero(np.abs(x) + 1, y, 2, 1, pre="relu").shape == (8, 8)  # no zeros, but a 1
-    found = sh._merged(np.array([-3.0, 1e-9, 3.0, 3.0 + 9e-16]), 2)
-    assert found.multiplicities.tolist() == [2, 2, 4]
-    assert sh._merged(np.array([-3.0 - 9e-16, -3.0]), 1).multiplicities.tolist() == [2]
 
 
 @pytest.mark.parametrize("least, finite", [(1e-14, True), (1.2e-15, True), (8e-16, False), (4e-17, False)])
@@ -202,16 +192,6 @@ def test_the_condition_number_is_infinite_where_the_least_eigenvalue_is_rounding
     x = np.diag([2.0, 2 * least**0.5])  # with y = 0 M is diag(2, 2 least); 4 ε = 8.9e-16
     found = sh.condition_number_at_zero(x, 0 * x, 1, 2)
     assert (found == pytest.approx(1 / least)) if finite else found == np.inf
-
-
-@pytest.mark.parametrize("slope", [-0.5, 2.0])
-def test_the_spectrum_has_the_sizes_of_the_slope_times_the_moment_and_both_signs(slope):
-    rng = np.random.default_rng(4)
-    x, y = rng.standard_normal((2, 20, 3))
-    sigma = np.linalg.svd((x - y).T @ x / 20)[1]
-    found = sh.spectrum_at_zero(x, y, 2, 2, mid=(slope, 0.0))
-    np.testing.assert_allclose(found.eigenvalues, np.append(-abs(slope) * sigma, abs(slope) * sigma[::-1]))
-    assert found.multiplicities.tolist() == [6] * 6
 
 
 def test_the_lower_bound_of_the_condition_number_is_its_formula_from_two_dimensions_and_units_on():

@@ -5,10 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from repeatable import REPEATABLE
-from scipy import linalg
 
 from theory import shortcut_hessians
-from theory.derivatives import complex_step_gradient
 from theory.shortcut import networks as sn
 from theory.shortcut import stationarity
 from theory.shortcut.activations import ACTIVATIONS
@@ -72,45 +70,12 @@ def test_moments_are_means_of_outer_products_and_not_covariances():
     assert np.abs(input_moment - np.cov(x.T, bias=True)).max() > 0.1
 
 
-@pytest.mark.parametrize("num_examples, d", [(12, 4), (4, 4), (3, 5)], ids=["many", "as many as d", "fewer than d"])
-def test_equations_15_and_16_are_the_least_squares_of_scipy(num_examples, d):
-    _, x, y = problem(1, 1, d, seed=d, num_examples=num_examples)
-    expected = linalg.lstsq(x, y)[0].T  # of least norm where x has not full rank
-    np.testing.assert_allclose(sn.least_squares_map(x, y), expected, atol=1e-9)
-    least = sum(((b - expected @ a) ** 2).sum() for a, b in zip(x, y)) / (2 * num_examples)
-    assert sn.minimum_loss(x, y) == pytest.approx(least, abs=1e-12)
-    assert (least > 0.1) == (num_examples > d)
-
-
 @pytest.mark.parametrize("name", ["softplus", "sigmoid", "tanh", "relu"])
 def test_activations_do_not_overflow(name):
     with np.errstate(all="raise", under="ignore"):
         values = ACTIVATIONS[name].function(np.array([-800.0, 800.0]))
         slopes = ACTIVATIONS[name].derivative(np.array([-800.0, 800.0]))
     assert np.isfinite(values).all() and slopes[0] == pytest.approx(0, abs=1e-12)
-
-
-@pytest.mark.parametrize("num_units, shortcut_depth", [(1, 1), (3, 1), (2, 3)])
-def test_equation_7_is_the_gradient_of_the_loss(num_units, shortcut_depth):
-    weights, x, y = problem(num_units, shortcut_depth, 3, 5)
-    expected = complex_step_gradient(naive_loss, weights, x, y)
-    np.testing.assert_allclose(sn.gradient(weights, x, y), expected, atol=1e-12)
-    W = sn.linear_map(weights)
-    np.testing.assert_allclose(sn.forward(weights, x), x @ W.T)
-
-
-@pytest.mark.parametrize("shape", [(2, 2, 2), (2, 0, 2, 2), (2, 2, 2, 3)])
-def test_weights_of_another_shape_are_refused(shape):
-    with pytest.raises(ValueError, match="weights must be"):
-        sn.checked_weights(np.ones(shape))
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_single_number_that_is_not_finite_is_refused_in_x_and_in_y(bad):
-    good, wrong = np.ones((2, 2)), np.array([[1.0, bad], [1.0, 1.0]])
-    for x, y in ((good, wrong), (wrong, good)):
-        with pytest.raises(ValueError, match="x and y must be finite"):
-            sn.checked_data(x, y)
 
 
 @pytest.mark.parametrize("shortcut_depth", [1, 2, 3])
@@ -142,6 +107,3 @@ def test_the_escape_from_the_saddle_is_the_eigenvector_of_the_least_eigenvalue(m
     assert small == pytest.approx(1e-6 * curvature)
     flat = stationarity.escape_from_saddle(x, x * [0.5, 1.0, 1.0], 1)  # M is of rank 1
     assert flat.curvature == pytest.approx(-np.linalg.norm(0.5 * x[:, 0] @ x / len(x)))
-    for same in (y, x):
-        with pytest.raises(ValueError, match="not a strict saddle"):
-            stationarity.escape_from_saddle(same, same, 1)
