@@ -5,6 +5,8 @@ Run as a program it checks some or all of them: `KERAS_BACKEND=jax python tests/
 
 import contextlib
 import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
 from unittest import mock
 
 import keras
@@ -31,10 +33,12 @@ STEP, TOLERANCE = 5e-5, 1e-5
 ON_JAX = keras.backend.backend() == "jax"
 SEED = 1 if keras.backend.backend() == "torch" else 0  # of weights whose ReLUs are no nearer to their kink than a step
 ROUNDED, COARSE_STEP, COARSE = ("attention",) if ON_JAX else ("bilinear", "bicubic", "lanczos5"), 2e-3, 1e-2
-SLOW = "GRU both ways", "masked words", "LSTM, gauss_newton", "attention", "group norm", "batch norm", "RMS norm"
-SLOW += "mse, gauss_newton", "layer norm over two axes", "unit norm", "bicubic", "outputs by layers' names", "values"
-# Their paths are taken by: inputs and outputs by name, bilinear, and ignored labels with gauss_newton.
-SLOW += "small batches", "mse", "ignored labels", "two inputs", "two outputs", "lanczos5"
+# One of each kind of layer and of loss; the others are slow tests.
+QUICK = "default", "a function", "own, whole labels", "probabilities", "ignored labels, gauss_newton", "mean by weights"
+QUICK += "cosine, squeezed", "masked outputs, gauss_newton", "tied words", "a weight in the loss", "inputs by name"
+QUICK += "outputs by name", "an output of whole numbers", "an own class", "large whole numbers", "LoRA", "SimpleRNN"
+QUICK += "products of those behind", "bilinear", "batch norm in training", "layer norm", "dropout in training"
+QUICK += "convolutions", "computed again", "called twice"
 QUICK_ON_JAX = "tied words", "ignored labels, gauss_newton"
 
 
@@ -214,172 +218,133 @@ IGNORED = np.where(np.arange(6) % 3, CLASSES, -1)
 STEP_LABELS = RNG.uniform(0.1, 1, (6, 5))
 LARGE = 2**24 + 1 + np.arange(6)[:, None]
 
-# Each: a model, or a model and its loss; x; y; what compile is given; what the Hessian is given beside.
+
+class Case(NamedTuple):
+    """A model, or a model and its loss, on examples; `loss` makes what is compiled; options are the Hessian's."""
+
+    make: Callable
+    x: Any
+    y: Any
+    loss: Callable | str | list | None
+    loss_weights: Any
+    options: dict
+
+
+def case(make, x=X, y=CLASSES, loss=None, loss_weights=None, **options):
+    return Case(make, x, y, loss, loss_weights, options)
+
+
+def ignoring():
+    return keras.losses.SparseCategoricalCrossentropy(True, -1)
+
+
+def mean_by_weights():
+    return keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
+
+
+def lstm():
+    return sequential(layers.LSTM(3), layers.Dense(3), shape=(5, 4))
+
+
+def named_outputs():
+    return two_outputs(lambda a, b: {"c": a, "n": b})
+
+
+BOTH = [CLASSES, TARGETS[:, :2]]
 CASES = {
-    "default": (plain, X, CLASSES, dict),
-    "labels in a column": (plain, X, CLASSES[:, None], dict),
-    "small batches": (plain, X, CLASSES, dict, {"batch_size": 4}),
-    "gauss_newton": (plain, X, CLASSES, dict, {"gauss_newton": True}),
-    "mse": (plain, X, TARGETS, lambda: {"loss": "mse"}),
-    "mse, gauss_newton": (plain, X, TARGETS, lambda: {"loss": "mse"}, {"gauss_newton": True}),
-    "a sum": (plain, X, TARGETS, lambda: {"loss": keras.losses.MeanSquaredError(reduction="sum")}),
-    "a function": (plain, X, TARGETS, lambda: {"loss": lambda y, z: squares(y, z) ** 2}),
-    "values": (plain, X, TARGETS, lambda: {"loss": lambda y, z: ops.square(y - z)}),
-    "own, whole labels": (
-        plain,
-        X,
-        CLASSES,
-        lambda: {"loss": lambda y, z: ops.square(y - z[:, 0]) * ops.mean(y)},
-        {"batch_size": 6},
+    "default": case(plain),
+    "labels in a column": case(plain, y=CLASSES[:, None]),
+    "small batches": case(plain, batch_size=4),
+    "gauss_newton": case(plain, gauss_newton=True),
+    "mse": case(plain, y=TARGETS, loss="mse"),
+    "mse, gauss_newton": case(plain, y=TARGETS, loss="mse", gauss_newton=True),
+    "a sum": case(plain, y=TARGETS, loss=lambda: keras.losses.MeanSquaredError(reduction="sum")),
+    "a function": case(plain, y=TARGETS, loss=lambda: lambda y, z: squares(y, z) ** 2),
+    "values": case(plain, y=TARGETS, loss=lambda: lambda y, z: ops.square(y - z)),
+    "own, whole labels": case(plain, loss=lambda: lambda y, z: ops.square(y - z[:, 0]) * ops.mean(y), batch_size=6),
+    "own, halves of whole labels": case(
+        plain, y=np.eye(3, dtype=int)[CLASSES], loss=lambda: lambda y, z: squares(y * 0.9, z)
     ),
-    "own, halves of whole labels": (
-        plain,
-        X,
-        np.eye(3, dtype=int)[CLASSES],
-        lambda: {"loss": lambda y, z: squares(y * 0.9, z)},
+    "smoothed": case(plain, y=np.eye(3)[CLASSES], loss=lambda: keras.losses.CategoricalCrossentropy(True, 0.1)),
+    "probabilities": case(softmax, loss=CROSS_ENTROPY),
+    "probabilities, gauss_newton": case(softmax, loss=CROSS_ENTROPY, gauss_newton=True),
+    "ignored labels": case(plain, y=IGNORED, loss=ignoring),
+    "ignored labels, gauss_newton": case(plain, y=IGNORED, loss=ignoring, gauss_newton=True),
+    "weighted": case(plain, sample_weight=WEIGHTS),
+    "mean by weights": case(plain, y=TARGETS, loss=mean_by_weights, sample_weight=WEIGHTS, batch_size=4),
+    "cosine, squeezed": case(steps, SEQUENCES, STEP_LABELS, keras.losses.CosineSimilarity),
+    "own sum, squeezed": case(steps, SEQUENCES, STEP_LABELS, lambda: lambda y, z: ops.sum(ops.square(y - z), -1)),
+    "divergence, squeezed": case(lambda: steps(1, "sigmoid"), SEQUENCES, STEP_LABELS, "kl_divergence"),
+    "one-hot, squeezed": case(lambda: steps(1, "sigmoid"), SEQUENCES, STEP_LABELS, "categorical_crossentropy"),
+    "tied words": case(tied_words, WORDS, WORDS, logits),
+    "tied autoencoder": case(tied_autoencoder, y=X, loss="mse"),
+    "a weight in the loss": case(weight_in_loss, y=TARGETS),
+    "LSTM": case(lstm, SEQUENCES),
+    "LSTM, gauss_newton": case(lstm, SEQUENCES, gauss_newton=True),
+    "SimpleRNN": case(lambda: sequential(layers.SimpleRNN(3), layers.Dense(3), shape=(5, 4)), SEQUENCES),
+    "GRU both ways": case(
+        lambda: sequential(layers.Bidirectional(layers.GRU(2)), layers.Dense(3), shape=(5, 4)), SEQUENCES
     ),
-    "smoothed": (plain, X, np.eye(3)[CLASSES], lambda: {"loss": keras.losses.CategoricalCrossentropy(True, 0.1)}),
-    "probabilities": (softmax, X, CLASSES, lambda: {"loss": CROSS_ENTROPY}),
-    "probabilities, gauss_newton": (softmax, X, CLASSES, lambda: {"loss": CROSS_ENTROPY}, {"gauss_newton": True}),
-    "ignored labels": (plain, X, IGNORED, lambda: {"loss": keras.losses.SparseCategoricalCrossentropy(True, -1)}),
-    "ignored labels, gauss_newton": (
-        plain,
-        X,
-        IGNORED,
-        lambda: {"loss": keras.losses.SparseCategoricalCrossentropy(True, -1)},
-        {"gauss_newton": True},
+    "masked words": case(lambda: masked_words(layers.GRU(3), layers.Dense(3)), WORDS * (WORDS > 1)),
+    "masked outputs": case(lambda: masked_words(layers.Dense(3)), WORDS * (WORDS > 1), WORDS % 3, logits, batch_size=4),
+    "masked outputs, gauss_newton": case(
+        lambda: masked_words(layers.Dense(3)), WORDS * (WORDS > 1), WORDS % 3, logits, gauss_newton=True
     ),
-    "weighted": (plain, X, CLASSES, dict, {"sample_weight": WEIGHTS}),
-    "mean by weights": (
-        plain,
-        X,
-        TARGETS,
-        lambda: {"loss": keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")},
-        {"sample_weight": WEIGHTS, "batch_size": 4},
+    "two inputs": case(lambda: two_inputs(lambda a, b: [a, b]), [X, X[::-1]]),
+    "inputs by name": case(lambda: two_inputs(lambda a, b: {"a": a, "b": b}), {"a": X, "b": X[::-1]}),
+    "two outputs": case(lambda: two_outputs(lambda a, b: [a, b]), y=BOTH, loss=lambda: [logits(), "mse"]),
+    "outputs by name": case(
+        named_outputs,
+        y={"c": IGNORED, "n": TARGETS[:, :2]},
+        loss=lambda: {"c": ignoring(), "n": "mae"},
+        loss_weights={"c": 1.0, "n": 0.3},
+        batch_size=4,
     ),
-    "cosine, squeezed": (steps, SEQUENCES, STEP_LABELS, lambda: {"loss": keras.losses.CosineSimilarity()}),
-    "own sum, squeezed": (steps, SEQUENCES, STEP_LABELS, lambda: {"loss": lambda y, z: ops.sum(ops.square(y - z), -1)}),
-    "divergence, squeezed": (lambda: steps(1, "sigmoid"), SEQUENCES, STEP_LABELS, lambda: {"loss": "kl_divergence"}),
-    "one-hot, squeezed": (
-        lambda: steps(1, "sigmoid"),
-        SEQUENCES,
-        STEP_LABELS,
-        lambda: {"loss": "categorical_crossentropy"},
-    ),
-    "tied words": (tied_words, WORDS, WORDS, lambda: {"loss": logits()}),
-    "tied autoencoder": (tied_autoencoder, X, X, lambda: {"loss": "mse"}),
-    "a weight in the loss": (weight_in_loss, X, TARGETS, dict),
-    "LSTM": (lambda: sequential(layers.LSTM(3), layers.Dense(3), shape=(5, 4)), SEQUENCES, CLASSES, dict),
-    "LSTM, gauss_newton": (
-        lambda: sequential(layers.LSTM(3), layers.Dense(3), shape=(5, 4)),
-        SEQUENCES,
-        CLASSES,
-        dict,
-        {"gauss_newton": True},
-    ),
-    "GRU both ways": (
-        lambda: sequential(layers.Bidirectional(layers.GRU(2)), layers.Dense(3), shape=(5, 4)),
-        SEQUENCES,
-        CLASSES,
-        dict,
-    ),
-    "masked words": (lambda: masked_words(layers.GRU(3), layers.Dense(3)), WORDS * (WORDS > 1), CLASSES, dict),
-    "masked outputs": (
-        lambda: masked_words(layers.Dense(3)),
-        WORDS * (WORDS > 1),
-        WORDS % 3,
-        lambda: {"loss": logits()},
-        {"batch_size": 4},
-    ),
-    "masked outputs, gauss_newton": (
-        lambda: masked_words(layers.Dense(3)),
-        WORDS * (WORDS > 1),
-        WORDS % 3,
-        lambda: {"loss": logits()},
-        {"gauss_newton": True},
-    ),
-    "two inputs": (lambda: two_inputs(lambda a, b: [a, b]), [X, X[::-1]], CLASSES, dict),
-    "inputs by name": (lambda: two_inputs(lambda a, b: {"a": a, "b": b}), {"a": X, "b": X[::-1]}, CLASSES, dict),
-    "two outputs": (
+    "outputs by layers' names": case(
         lambda: two_outputs(lambda a, b: [a, b]),
-        X,
-        [CLASSES, TARGETS[:, :2]],
-        lambda: {"loss": [logits(), "mse"]},
+        y=BOTH,
+        loss=lambda: {"classes": logits(), "numbers": "mse"},
+        loss_weights={"classes": 1.0, "numbers": 0.5},
+        gauss_newton=True,
     ),
-    "outputs by name": (
-        lambda: two_outputs(lambda a, b: {"c": a, "n": b}),
-        X,
-        {"c": IGNORED, "n": TARGETS[:, :2]},
-        lambda: {
-            "loss": {"c": keras.losses.SparseCategoricalCrossentropy(True, -1), "n": "mae"},
-            "loss_weights": {"c": 1.0, "n": 0.3},
-        },
-        {"batch_size": 4},
+    "an output of whole numbers": case(
+        with_whole_numbers, y={"z": CLASSES}, loss=lambda: {"z": logits()}, gauss_newton=True
     ),
-    "outputs by layers' names": (
-        lambda: two_outputs(lambda a, b: [a, b]),
-        X,
-        [CLASSES, TARGETS[:, :2]],
-        lambda: {"loss": {"classes": logits(), "numbers": "mse"}, "loss_weights": {"classes": 1.0, "numbers": 0.5}},
-        {"gauss_newton": True},
+    "an own class": case(OwnModel),
+    "large whole numbers": case(
+        lambda: sequential(Remainder(), layers.Flatten(), layers.Dense(3), shape=(1,), dtype="int32"), LARGE
     ),
-    "an output of whole numbers": (
-        with_whole_numbers,
-        X,
-        {"z": CLASSES},
-        lambda: {"loss": {"z": logits()}},
-        {"gauss_newton": True},
+    "LoRA": case(lora),
+    "softsign": case(lambda: sequential(hidden(3, "softsign"), layers.Dense(3))),
+    "glu": case(gated),
+    "elu, gelu, mish, silu": case(
+        lambda: sequential(*(hidden(3, name) for name in ("elu", "gelu", "mish", "silu")), layers.Dense(3))
     ),
-    "an own class": (OwnModel, X, CLASSES, dict),
-    "large whole numbers": (
-        lambda: sequential(Remainder(), layers.Flatten(), layers.Dense(3), shape=(1,), dtype="int32"),
-        LARGE,
-        CLASSES,
-        dict,
+    "products": case(lambda: products_with_zeros(lambda h: ops.prod(h, -1))),
+    "cumulative products": case(lambda: products_with_zeros(lambda h: ops.cumprod(h, -1))),
+    "products of those behind": case(lambda: products_with_zeros(behind)),
+    **{
+        name: case(lambda name=name: resized(name), IMAGES, TARGETS[:, :2], "mse")
+        for name in ("bilinear", "bicubic", "lanczos5")
+    },
+    "batch norm": case(lambda: normalised(layers.BatchNormalization())),
+    "batch norm in training": case(lambda: normalised(layers.BatchNormalization()), training=True),
+    "layer norm": case(lambda: normalised(layers.LayerNormalization())),
+    "layer norm over two axes": case(
+        lambda: normalised(layers.LayerNormalization(axis=[1, 2], center=False), layers.Reshape((4, 2)))
     ),
-    "LoRA": (lora, X, CLASSES, dict),
-    "softsign": (lambda: sequential(hidden(3, "softsign"), layers.Dense(3)), X, CLASSES, dict),
-    "glu": (gated, X, CLASSES, dict),
-    "elu, gelu, mish, silu": (
-        lambda: sequential(*(hidden(3, name) for name in ("elu", "gelu", "mish", "silu")), layers.Dense(3)),
-        X,
-        CLASSES,
-        dict,
+    "group norm": case(lambda: normalised(layers.GroupNormalization(2), layers.Reshape((2, 4)))),
+    "RMS norm": case(lambda: normalised(layers.RMSNormalization())),
+    "spectral norm": case(lambda: sequential(layers.SpectralNormalization(hidden()), layers.Dense(3))),
+    "unit norm": case(lambda: normalised(layers.UnitNormalization())),
+    "dropout in training": case(
+        lambda: sequential(hidden(8), layers.Dropout(0.5, seed=1), layers.Dense(3)), training=True
     ),
-    "products": (lambda: products_with_zeros(lambda h: ops.prod(h, -1)), X, CLASSES, dict),
-    "cumulative products": (lambda: products_with_zeros(lambda h: ops.cumprod(h, -1)), X, CLASSES, dict),
-    "products of those behind": (lambda: products_with_zeros(behind), X, CLASSES, dict),
-    "bilinear": (lambda: resized("bilinear"), IMAGES, TARGETS[:, :2], lambda: {"loss": "mse"}),
-    "bicubic": (lambda: resized("bicubic"), IMAGES, TARGETS[:, :2], lambda: {"loss": "mse"}),
-    "lanczos5": (lambda: resized("lanczos5"), IMAGES, TARGETS[:, :2], lambda: {"loss": "mse"}),
-    "batch norm": (lambda: normalised(layers.BatchNormalization()), X, CLASSES, dict),
-    "batch norm in training": (lambda: normalised(layers.BatchNormalization()), X, CLASSES, dict, {"training": True}),
-    "layer norm": (lambda: normalised(layers.LayerNormalization()), X, CLASSES, dict),
-    "layer norm over two axes": (
-        lambda: normalised(layers.LayerNormalization(axis=[1, 2], center=False), layers.Reshape((4, 2))),
-        X,
-        CLASSES,
-        dict,
+    "augmentation": case(
+        lambda: convolutions(layers.RandomFlip(seed=3), layers.Conv2D(3, 3, activation="tanh")), IMAGES
     ),
-    "group norm": (lambda: normalised(layers.GroupNormalization(2), layers.Reshape((2, 4))), X, CLASSES, dict),
-    "RMS norm": (lambda: normalised(layers.RMSNormalization()), X, CLASSES, dict),
-    "spectral norm": (lambda: sequential(layers.SpectralNormalization(hidden()), layers.Dense(3)), X, CLASSES, dict),
-    "unit norm": (lambda: normalised(layers.UnitNormalization()), X, CLASSES, dict),
-    "dropout in training": (
-        lambda: sequential(hidden(8), layers.Dropout(0.5, seed=1), layers.Dense(3)),
-        X,
-        CLASSES,
-        dict,
-        {"training": True},
-    ),
-    "augmentation": (
-        lambda: convolutions(layers.RandomFlip(seed=3), layers.Conv2D(3, 3, activation="tanh")),
-        IMAGES,
-        CLASSES,
-        dict,
-    ),
-    "attention": (attention, SEQUENCES, CLASSES, dict),
-    "convolutions": (
+    "attention": case(attention, SEQUENCES),
+    "convolutions": case(
         lambda: convolutions(
             layers.SeparableConv2D(3, 3, activation="tanh"),
             layers.DepthwiseConv2D(2, activation="tanh"),
@@ -387,13 +352,11 @@ CASES = {
             layers.Conv2DTranspose(2, 2, activation="relu"),
         ),
         IMAGES,
-        CLASSES,
-        dict,
     ),
-    "computed again": (remat, X, CLASSES, dict),
-    "a model in the model": (lambda: sequential(plain(), layers.LayerNormalization()), X, CLASSES, dict),
-    "called twice": (shared, X, CLASSES, dict),
-    "adapted": (adapted, 20 + 5 * X, CLASSES, dict),
+    "computed again": case(remat),
+    "a model in the model": case(lambda: sequential(plain(), layers.LayerNormalization())),
+    "called twice": case(shared),
+    "adapted": case(adapted, 20 + 5 * X),
 }
 
 
@@ -413,15 +376,14 @@ def float64():
 
 def made(name):
     """Returns a compiled float64 model, x, y, the Hessian's options, and the model's Hessian."""
-    make, x, y, compiled, *options = CASES[name]
+    make, x, y, loss, loss_weights, options = CASES[name]
     global RNG
     RNG = np.random.default_rng(1)
     keras.utils.set_random_seed(SEED)
-    model = make()
-    model, compiled = (model[0], {"loss": model[1]}) if isinstance(model, tuple) else (model, compiled())
-    options = options[0] if options else {}
-    h = curvature.Hessian(model, x, y, **compiled, **options)
-    model.compile("sgd", **({"loss": logits()} | compiled))
+    model, loss = make(), loss() if callable(loss) else loss
+    model, loss = model if isinstance(model, tuple) else (model, loss)
+    h = curvature.Hessian(model, x, y, loss, loss_weights=loss_weights, **options)
+    model.compile("sgd", logits() if loss is None else loss, loss_weights=loss_weights)
     return model, x, y, options, h
 
 
