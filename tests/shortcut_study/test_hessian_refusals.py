@@ -1,6 +1,7 @@
 """What has no Hessian, or is no question, is one line that names what was given and what to do."""
 
 import itertools
+import re
 
 import keras
 import numpy as np
@@ -20,6 +21,7 @@ from hessian_cases import (
     two_outputs,
 )
 from keras import layers, ops
+from refusals import refused
 
 from shortcut_study import curvature
 from shortcut_study.curvature import examples
@@ -76,192 +78,156 @@ def in_a_lambda(function):
     return sequential(hidden(), layers.Lambda(function), layers.Dense(3))
 
 
-NO_DERIVATIVE = (
-    "the gradient is not the derivative of the loss: .* as reversal, clipping, rounding and stop_gradient do"
-)
+NO_DERIVATIVE = "the gradient is not the derivative of the loss: .* as reversal, clipping, rounding"
 NO_SECOND = "a Hessian product is not the difference of two gradients: .* most in .*dense"
 IMAGES = np.ones((6, 6, 6, 2)) + X[:, :1, None, None]
 ONE_HOT = np.eye(3)[CLASSES]
 IGNORING = keras.losses.SparseCategoricalCrossentropy(True, -1)
 
-# Each: a model, words of the line, and what is given in place of the examples and in options.
+
+def refusal(words, make=plain, **changes):
+    """Words of the line, how the model is made, what is given in place of the examples and in options."""
+    return words, make, changes
+
+
 REFUSED = {
-    "part of a fixed batch": (
-        lambda: keras.Sequential([keras.Input(batch_shape=(4, 4)), layers.Dense(3)]),
+    "part of a fixed batch": refusal(
         "whole batches: give a multiple of batch_size=4 examples, got 6",
-        {"batch_size": 4},
+        lambda: keras.Sequential([keras.Input(batch_shape=(4, 4)), layers.Dense(3)]),
+        batch_size=4,
     ),
     # what has no Hessian
-    "reversal": (lambda: replaced(lambda x: x + 0, lambda g, x: -g), NO_DERIVATIVE, {}),
-    "reversal, a block": (
-        lambda: replaced(lambda x: x + 0, lambda g, x: -g),
-        NO_DERIVATIVE,
-        {"variables": lambda m: m.trainable_variables[:1]},
+    "reversal": refusal(NO_DERIVATIVE, lambda: replaced(lambda x: x + 0, lambda g, x: -g)),
+    "reversal, a block": refusal(
+        NO_DERIVATIVE, lambda: replaced(lambda x: x + 0, lambda g, x: -g), variables=lambda m: m.trainable_variables[:1]
     ),
-    "reversal, Gauss–Newton": (
-        lambda: replaced(lambda x: x + 0, lambda g, x: -g),
-        NO_DERIVATIVE,
-        {"gauss_newton": True},
+    "reversal, Gauss–Newton": refusal(
+        NO_DERIVATIVE, lambda: replaced(lambda x: x + 0, lambda g, x: -g), gauss_newton=True
     ),
-    "clipping": (lambda: replaced(lambda x: x + 0, lambda g, x: tf.clip_by_norm(g, 1e-3)), NO_DERIVATIVE, {}),
-    "rounding": (lambda: replaced(tf.round, lambda g, x: g), NO_DERIVATIVE, {}),
-    "a stop": (lambda: in_a_lambda(lambda h: tf.stop_gradient(h) * h), NO_DERIVATIVE, {}),
-    "a stop in the loss": (
-        plain,
-        NO_DERIVATIVE,
-        {"loss": lambda y, z: squares(ops.stop_gradient(z), 2 * z), "y": TARGETS},
+    "clipping": refusal(NO_DERIVATIVE, lambda: replaced(lambda x: x + 0, lambda g, x: tf.clip_by_norm(g, 1e-3))),
+    "rounding": refusal(NO_DERIVATIVE, lambda: replaced(tf.round, lambda g, x: g)),
+    "a stop": refusal(NO_DERIVATIVE, lambda: in_a_lambda(lambda h: tf.stop_gradient(h) * h)),
+    "a stop in the loss": refusal(NO_DERIVATIVE, loss=lambda y, z: squares(ops.stop_gradient(z), 2 * z), y=TARGETS),
+    "a constant gradient": refusal(
+        NO_SECOND, lambda: replaced(lambda x: x * x, lambda g, x: 2 * tf.stop_gradient(x) * g)
     ),
-    "a constant gradient": (lambda: replaced(lambda x: x * x, lambda g, x: 2 * tf.stop_gradient(x) * g), NO_SECOND, {}),
-    "recompute_grad": (
-        lambda: sequential(hidden(), Recomputed(), layers.Dense(3)),
-        "knows no derivative of recompute_grad",
-        {},
+    "recompute_grad": refusal(
+        "knows no derivative of recompute_grad", lambda: sequential(hidden(), Recomputed(), layers.Dense(3))
     ),
-    "recompute_grad behind zeros": (lambda: hidden_by_zeros(Recomputed()), f"{NO_SECOND}|{NO_DERIVATIVE}", {}),
-    "a tensor of a weight": (
-        reading_a_tensor,
-        "the gradient in .*kernel is another .* or reads it as a tf.Variable",
-        {},
+    "recompute_grad behind zeros": refusal(f"{NO_SECOND}|{NO_DERIVATIVE}", lambda: hidden_by_zeros(Recomputed())),
+    "a tensor of a weight": refusal(
+        "the gradient in .*kernel is another .* or reads it as a tf.Variable", reading_a_tensor
     ),
-    "no derivative": (without_gradient, "it knows no derivative of LRNGrad; replace that operation", {"x": IMAGES}),
-    "dropout of TensorFlow": (
-        lambda: in_a_lambda(lambda h: tf.nn.dropout(h, 0.5)),
-        "draws random numbers anew at each",
-        {},
+    "no derivative": refusal("it knows no derivative of LRNGrad; replace that operation", without_gradient, x=IMAGES),
+    "dropout of TensorFlow": refusal(
+        "draws random numbers anew at each", lambda: in_a_lambda(lambda h: tf.nn.dropout(h, 0.5))
     ),
-    "activity_regularizer": (
-        lambda: sequential(layers.Dense(3, activity_regularizer="l2")),
+    "activity_regularizer": refusal(
         "the activity_regularizer of layer dense.* no Hessian here",
-        {},
+        lambda: sequential(layers.Dense(3, activity_regularizer="l2")),
     ),
-    "add_loss": (lambda: sequential(Adds(), layers.Dense(3)), "^add_loss in a layer adds to the loss", {}),
+    "add_loss": refusal("^add_loss in a layer adds to the loss", lambda: sequential(Adds(), layers.Dense(3))),
     # what is another loss
-    "an own __call__": (
-        plain,
-        "the loss is .* here and .* by Keras's own code; a __call__",
-        {"loss": Doubled(), "y": TARGETS},
+    "an own __call__": refusal("the loss is .* here and .* by Keras's own code; a __call__", loss=Doubled(), y=TARGETS),
+    "one number": refusal("one value per example, .* it gave one number", loss=lambda y, z: ops.mean(y - z), y=TARGETS),
+    "a value a class": refusal("one value per example, it gave", loss=lambda y, z: ops.mean(z**2, 0)),
+    "all entries": refusal("one value per example, it gave", loss=lambda y, z: ops.reshape(z**2, [-1])),
+    "probabilities": refusal(
+        "must give logits, but its outputs are prob", lambda: sequential(layers.Dense(3, "softmax"))
     ),
-    "one number": (
-        plain,
-        "one value per example, .* it gave one number",
-        {"loss": lambda y, z: ops.mean(y - z), "y": TARGETS},
-    ),
-    "a value a class": (plain, "one value per example, it gave", {"loss": lambda y, z: ops.mean(z**2, 0)}),
-    "all entries": (plain, "one value per example, it gave", {"loss": lambda y, z: ops.reshape(z**2, [-1])}),
-    "probabilities": (lambda: sequential(layers.Dense(3, "softmax")), "must give logits, but its outputs are prob", {}),
-    "no labels": (plain, "the loss ignores all labels", {"loss": IGNORING, "y": np.full(6, -1)}),
-    "an unknown loss": (plain, "no_such_loss", {"loss": "no_such_loss"}),
-    "an unknown output": (
-        lambda: two_outputs(lambda a, b: {"c": a, "n": b}),
+    "no labels": refusal("the loss ignores all labels", loss=IGNORING, y=np.full(6, -1)),
+    "an unknown loss": refusal("no_such_loss", loss="no_such_loss"),
+    "an unknown output": refusal(
         "no output named x, only c, n",
-        {"loss": {"x": "mse"}, "y": {"c": CLASSES, "n": TARGETS}},
+        lambda: two_outputs(lambda a, b: {"c": a, "n": b}),
+        loss={"x": "mse"},
+        y={"c": CLASSES, "n": TARGETS},
     ),
-    "three losses": (
-        lambda: two_outputs(lambda a, b: [a, b]),
-        "has 2 outputs, got 3",
-        {"loss": ["mse"] * 3, "y": [TARGETS, TARGETS[:, :2]]},
+    "three losses": refusal(
+        "has 2 outputs, got 3", lambda: two_outputs(lambda a, b: [a, b]), loss=["mse"] * 3, y=[TARGETS, TARGETS[:, :2]]
     ),
     # models
-    "a name": (lambda: "digits", "need a built keras.Model, with an Input or called once, got 'digits'", {}),
-    "not built": (lambda: keras.Sequential([layers.Dense(3)]), "need a built keras.Model", {}),
-    "nothing to train": (lambda: sequential(layers.Flatten()), "no trainable weights; set trainable = True", {}),
-    "dtype": (plain, "dtype must be float32 or float64, got 'bfloat16'", {"dtype": "bfloat16"}),
-    "precision": (plain, "precision must be one of highest, high, default, got 'tf32'", {"precision": "tf32"}),
-    "one output": (lambda: sequential(layers.Dense(1)), r"at least two classes, the model gives \(None, 1\): pass", {}),
-    "one input of two": (lambda: two_inputs(lambda a, b: [a, b]), "takes 2 inputs, got 1", {}),
+    "a name": refusal("need a built keras.Model, with an Input or called once, got 'digits'", lambda: "digits"),
+    "not built": refusal("need a built keras.Model", lambda: keras.Sequential([layers.Dense(3)])),
+    "nothing to train": refusal("no trainable weights; set trainable = True", lambda: sequential(layers.Flatten())),
+    "dtype": refusal("dtype must be float32 or float64, got 'bfloat16'", dtype="bfloat16"),
+    "precision": refusal("precision must be one of highest, high, default, got 'tf32'", precision="tf32"),
+    "one output": refusal(
+        r"at least two classes, the model gives \(None, 1\): pass", lambda: sequential(layers.Dense(1))
+    ),
+    "one input of two": refusal("takes 2 inputs, got 1", lambda: two_inputs(lambda a, b: [a, b])),
     # examples
-    "no image": (plain, "at least one image", {"x": X[:0], "y": CLASSES[:0]}),
-    "fewer labels": (plain, r"need one label per image, .* got shapes \(6, 4\), \(3,\)", {"y": CLASSES[:3]}),
-    "fewer weights": (plain, r"shapes \(6, 4\), \(6,\), \(2,\)", {"sample_weight": np.ones(2)}),
-    "one-hot": (plain, r"CategoricalCrossentropy\(from_logits=True\)\), got \(6, 3\) of float64", {"y": ONE_HOT}),
-    "names": (plain, "labels must be whole numbers, got .*names.index", {"y": np.array(list("abc"))[CLASSES]}),
-    "text": (plain, "x, given with y, must be numbers, got <U", {"x": X.astype(str)}),
-    "NaN": (plain, "the images hold NaN or infinite numbers", {"x": np.where(X > 1, np.nan, X)}),
-    "NaN labels": (plain, "the labels hold NaN or infinite numbers", {"y": np.nan * TARGETS, "loss": "mse"}),
-    "a class too many": (plain, "labels must lie in 0–2, the model's outputs, got 1–3", {"y": CLASSES + 1}),
-    "a class too many, given": (plain, "labels must lie in 0–2", {"y": CLASSES + 1, "loss": logits()}),
-    "labels beyond int32": (plain, "within int32, got", {"y": CLASSES + 2**33, "loss": lambda y, z: z}),
-    "images": (plain, r"^images must be \[m, 4\] as the model takes them, got \(6, 3\)$", {"x": X[:, :3]}),
-    "images of another width": (
-        lambda: sequential(layers.Flatten(), layers.Dense(3), shape=(4, 4, 1)),
+    "no image": refusal("at least one image", x=X[:0], y=CLASSES[:0]),
+    "fewer labels": refusal(r"need one label per image, .* got shapes \(6, 4\), \(3,\)", y=CLASSES[:3]),
+    "fewer weights": refusal(r"shapes \(6, 4\), \(6,\), \(2,\)", sample_weight=np.ones(2)),
+    "one-hot": refusal(r"CategoricalCrossentropy\(from_logits=True\)\), got \(6, 3\) of float64", y=ONE_HOT),
+    "names": refusal("labels must be whole numbers, got .*names.index", y=np.array(list("abc"))[CLASSES]),
+    "text": refusal("x, given with y, must be numbers, got <U", x=X.astype(str)),
+    "NaN": refusal("the images hold NaN or infinite numbers", x=np.where(X > 1, np.nan, X)),
+    "NaN labels": refusal("the labels hold NaN or infinite numbers", y=np.nan * TARGETS, loss="mse"),
+    "a class too many": refusal("labels must lie in 0–2, the model's outputs, got 1–3", y=CLASSES + 1),
+    "a class too many, given": refusal("labels must lie in 0–2", y=CLASSES + 1, loss=logits()),
+    "labels beyond int32": refusal("within int32, got", y=CLASSES + 2**33, loss=lambda y, z: z),
+    "images": refusal(r"^images must be \[m, 4\] as the model takes them, got \(6, 3\)$", x=X[:, :3]),
+    "images of another width": refusal(
         r"^images must be \[m, 4, 4, 1\] as the model takes them, got \(6, 4, 3, 1\)$",
-        {"x": np.ones((6, 4, 3, 1))},
+        lambda: sequential(layers.Flatten(), layers.Dense(3), shape=(4, 4, 1)),
+        x=np.ones((6, 4, 3, 1)),
     ),
-    "labels of another shape": (
-        plain,
-        r"loss does not take labels \[m, 2\] and outputs \[m, 3\]",
-        {"y": TARGETS[:, :2], "loss": "mse"},
+    "labels of another shape": refusal(
+        r"loss does not take labels \[m, 2\] and outputs \[m, 3\]", y=TARGETS[:, :2], loss="mse"
     ),
-    "batch_size": (plain, "batch_size must be a whole number of at least 1, got 0", {"batch_size": 0}),
-    "half a batch": (plain, "batch_size must be a whole number of at least 1, got 7.5", {"batch_size": 7.5}),
-    "a word too many": (
-        lambda: sequential(layers.Embedding(5, 2), layers.Flatten(), layers.Dense(3), shape=(5,), dtype="int32"),
+    "batch_size": refusal("batch_size must be a whole number of at least 1, got 0", batch_size=0),
+    "half a batch": refusal("batch_size must be a whole number of at least 1, got 7.5", batch_size=7.5),
+    "a word too many": refusal(
         r"^the model or the loss does not take these examples: indices.*0, 5\)",
-        {"x": WORDS + 4},
+        lambda: sequential(layers.Embedding(5, 2), layers.Flatten(), layers.Dense(3), shape=(5,), dtype="int32"),
+        x=WORDS + 4,
     ),
-    "no variables": (plain, "variables must be some of model.trainable_variables", {"variables": lambda m: []}),
-    "other variables": (plain, "variables must be some of", {"variables": lambda m: [np.zeros(3)]}),
-    "x without y": (plain, r"need y, or batches of pairs \(x, y\) as x; got a ndarray without y", {"y": None}),
-    "no batch": (plain, "got no batch", {"x": [], "y": None}),
-    "four parts": (plain, r"x must be batches of .*, got 4 parts", {"x": [(X, CLASSES, CLASSES, X)], "y": None}),
-    "no pairs": (
-        plain,
-        "x must be batches of",
-        {"x": lambda: tf.data.Dataset.from_tensor_slices(X).batch(5), "y": None},
+    "no variables": refusal("variables must be some of model.trainable_variables", variables=lambda m: []),
+    "other variables": refusal("variables must be some of", variables=lambda m: [np.zeros(3)]),
+    "x without y": refusal(r"need y, or batches of pairs \(x, y\) as x; got a ndarray without y", y=None),
+    "no batch": refusal("got no batch", x=[], y=None),
+    "four parts": refusal(r"x must be batches of .*, got 4 parts", x=[(X, CLASSES, CLASSES, X)], y=None),
+    "no pairs": refusal("x must be batches of", x=lambda: tf.data.Dataset.from_tensor_slices(X).batch(5), y=None),
+    "single examples": refusal(
+        r"dataset.batch\(100\) makes", x=lambda: tf.data.Dataset.from_tensor_slices((X, CLASSES)), y=None
     ),
-    "single examples": (
-        plain,
-        r"dataset.batch\(100\) makes",
-        {"x": lambda: tf.data.Dataset.from_tensor_slices((X, CLASSES)), "y": None},
-    ),
-    "several sizes": (plain, "differ in more than their number", {"x": [(X, CLASSES), (X[:, :3], CLASSES)], "y": None}),
-    "lengths": (plain, "x gives 6 images with 3 labels", {"x": [(X, CLASSES[:3])], "y": None}),
-    "no arrays": (plain, "got an empty dict in place of arrays", {"x": [(X, {})], "y": None}),
-    "no end": (
-        plain,
-        "repeats without end",
-        {"x": lambda: tf.data.Dataset.from_tensors((X, CLASSES)).repeat(), "y": None},
-    ),
-    "no end of empty batches": (
-        plain,
-        "10,000 batches in a row without an example",
-        {"x": lambda: itertools.repeat((X[:0], CLASSES[:0])), "y": None},
+    "several sizes": refusal("differ in more than their number", x=[(X, CLASSES), (X[:, :3], CLASSES)], y=None),
+    "lengths": refusal("x gives 6 images with 3 labels", x=[(X, CLASSES[:3])], y=None),
+    "no arrays": refusal("got an empty dict in place of arrays", x=[(X, {})], y=None),
+    "no end": refusal("repeats without end", x=lambda: tf.data.Dataset.from_tensors((X, CLASSES)).repeat(), y=None),
+    "no end of empty batches": refusal(
+        "10,000 batches in a row without an example", x=lambda: itertools.repeat((X[:0], CLASSES[:0])), y=None
     ),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_refused_is_one_line_before_the_first_number(name):
-    make, message, changes = REFUSED[name]
+    words, make, changes = REFUSED[name]
     keras.utils.set_random_seed(0)
     model, options = make(), {"x": X, "y": CLASSES} | changes
     if callable(options["x"]):
         options["x"] = options["x"]()
     if "variables" in options:
         options["variables"] = options["variables"](model)
-    with pytest.raises(ValueError, match=message) as raised:
-        curvature.Hessian(model, **options)
-    assert "\n" not in str(raised.value)
+    assert re.search(words, refused(curvature.Hessian, model, **options))
 
 
 def test_products_measurements_and_backends_refuse_in_one_line_too(monkeypatch, tmp_path):
     model = plain()
     h = curvature.Hessian(model, X, CLASSES)
     for shape in ((26,), (1, 27), (27, 2, 2), (27, 0)):
-        with pytest.raises(ValueError, match=r"the vector must have shape \(27,\), or \(27, k\) for k of them, got"):
-            h @ np.ones(shape)
-    with pytest.raises(ValueError, match='groups must be "layer", "block", or variables by name, got'):
-        h.per_layer("unit")
-    with pytest.raises(ValueError, match="there is no folder /no/where"):
-        h.spectrum(path="/no/where/products")
+        assert "(27,), or (27, k)" in refused(h.__matmul__, np.ones(shape))
+    assert 'groups must be "layer", "block", or variables by name, got' in refused(h.per_layer, "unit")
+    assert "there is no folder /no/where" in refused(h.spectrum, path="/no/where/products")
     with pytest.raises(TypeError, match="unexpected keyword argument 'ordr'"):
         curvature.spectrum(model, X, CLASSES, ordr=3)
     model.layers[0].kernel.assign(np.nan * model.layers[0].kernel)
-    with pytest.raises(ValueError, match="there is no Hessian product: the model's weights are NaN or infinite"):
-        curvature.Hessian(model, X, CLASSES) @ np.ones(27)
+    assert "the model's weights are NaN" in refused(curvature.Hessian(model, X, CLASSES).__matmul__, np.ones(27))
     monkeypatch.setattr(keras.backend, "backend", lambda: "openvino")
-    with pytest.raises(ValueError, match="need KERAS_BACKEND=tensorflow, jax or torch, got openvino"):
-        curvature.Hessian(plain(), X, CLASSES)
+    assert "KERAS_BACKEND=tensorflow, jax or torch, got openvino" in refused(curvature.Hessian, plain(), X, CLASSES)
 
 
 def test_batches_without_end_stop_at_half_of_the_memory(monkeypatch):
@@ -275,15 +241,14 @@ def test_batches_without_end_stop_at_half_of_the_memory(monkeypatch):
             given.append(0)
             yield X, CLASSES
 
-    with pytest.raises(ValueError, match="half of the memory; take some of them"):
-        examples.gathered(endless())
+    assert "half of the memory" in refused(examples.gathered, endless())
     assert len(given) == 4
 
 
 def test_more_order_than_memory_is_refused_with_the_order_that_fits(monkeypatch):
     monkeypatch.setattr("os.sysconf", lambda name: {"SC_PHYS_PAGES": 2**21, "SC_PAGE_SIZE": 4096}[name])
-    with pytest.raises(ValueError, match="order 500 needs 27.1 GB .* has 8.6 GB in all; choose at most 146"):
-        deflated_quadrature(None, 13_538_736, 500, dtype=np.float32)
+    message = refused(deflated_quadrature, None, 13_538_736, 500, dtype=np.float32)
+    assert re.search("order 500 needs 27.1 GB .* 8.6 GB .* at most 146", message)
 
 
 def test_what_stops_nothing_that_counts_is_taken():
