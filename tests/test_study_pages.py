@@ -226,6 +226,13 @@ def details():
     largest = {arch: by_depth("initial_spectrum", LINEAR, arch, "max_abs")[96][0] for arch in (THREE, TWO)}
     yield f"of 3-shortcut networks is {largest[THREE]:.1g}, of 2-shortcut ones {largest[TWO]:.1f}"
     yield f"number is {power(conditions(XAVIER)[24], 1)} at depth 24"
+    for start, batch_norm, name in (
+        ("small", 0, "small"), ("standard", 0, "standard"), ("small", 1, "small, batch normalisation")
+    ):  # fmt: skip
+        found = rows("convolutional", "relu", initialisation=start, batch_norm=batch_norm)
+        bands = [over_seeds(select(found, shortcut_depth=n), "depth", "condition_number") for n in (1, 2, 3)]
+        cells = [", ".join(f"{float(f'{10**mean:.3g}'):,.0f}" for mean in band.mean) for band in bands]
+        yield f"|{'|'.join([name, *cells])}|"
     seconds = seconds_by_experiment(table())
     names = (("initial_spectrum", LINEAR), ("learning_rates", RELU_MID), ("convolutional", "relu"))
     minutes = [f"{seconds[name] / 60:.0f}" for name in names]

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from refusals import refused
 
 from identity_matters.runs.tables import read_rows, write_metrics
 from shortcut_study import conditioning
@@ -64,7 +65,8 @@ def test_the_weights_of_the_whole_sum_to_one_and_the_mean_eigenvalue_takes_probe
     assert (mean, error) == pytest.approx((samples.mean(), 3.18245 * samples.std(ddof=1) / 2), rel=1e-4)
 
 
-@pytest.mark.parametrize("num_vectors", [2, 5, pytest.param(24, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("num_vectors", [2, 5, 24])
 def test_the_error_of_the_trace_covers_it_95_times_in_100(num_vectors):
     """Of 200 seeds between 90 and 99 in 100: 2.6 binomial standard deviations around 95. By ±2 standard errors 2
     vectors would cover 70."""
@@ -206,8 +208,7 @@ def test_a_table_keeps_the_trace_of_millions_of_weights(tmp_path):
     ],
 )
 def test_numbers_that_make_no_sense_are_named(options, message):
-    with pytest.raises(ValueError, match=message):
-        found(**options)
+    assert message in refused(found, **options)
 
 
 def test_a_deflated_iteration_is_that_of_the_projected_matrix():
@@ -218,23 +219,7 @@ def test_a_deflated_iteration_is_that_of_the_projected_matrix():
     eigenvalues = np.linalg.eigvalsh(rest @ h @ rest)
     eigenvalues = np.sort(np.delete(eigenvalues, np.abs(eigenvalues).argsort()[:3]))  # the three 0 of the directions
     np.testing.assert_allclose(lz.ritz(lz.lanczos(lambda v: h @ v, 12, 9, deflated=directions)).values, eigenvalues)
-    with pytest.raises(ValueError, match="order must lie in 1–9, the dimension, got 10"):
-        lz.lanczos(lambda v: h @ v, 12, 10, deflated=directions)
-
-
-@pytest.mark.parametrize(
-    "num_vectors, by_normal", [(2, (0.65, 0.8)), pytest.param(5, (0.83, 0.92), marks=pytest.mark.slow)]
-)
-def test_hutchinson_s_errors_cover_the_trace_95_times_in_100_by_student_s_t(num_vectors, by_normal):
-    normal = np.random.default_rng(1).standard_normal((40, 40))
-    matrix, hits = normal + normal.T, []
-    for seed in range(1000):
-        found = hutch.hutchinson(lambda v: matrix @ v, 40, num_vectors, seed)
-        off = abs(found.trace - np.trace(matrix))
-        standard_error = found.trace_error / hutch.confidence(num_vectors)
-        hits.append((off <= found.trace_error, off <= 2 * standard_error))
-    student, two_errors = np.mean(hits, axis=0)
-    assert 0.93 <= student <= 0.97 and by_normal[0] < two_errors < by_normal[1]
+    assert "1–9, the dimension, got 10" in refused(lz.lanczos, lambda v: h @ v, 12, 10, deflated=directions)
 
 
 def test_the_confidence_is_student_s_quantile():

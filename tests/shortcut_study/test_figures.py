@@ -85,12 +85,6 @@ def test_figure_8_shows_the_index_where_it_starts_and_the_one_run():
     assert of_gradient.get_lines()[0].get_ydata().argmax() == 3
 
 
-def test_figure_8_marks_the_index_at_zero_of_these_data():
-    rows = change(of_figure(paper_rows(), "8"), "spectrum_at_zero", lambda r: {"index": 0.25})
-    by_loss = FIGURES["8"].draw(rows).axes[0]
-    assert lines(by_loss)["Theorem 1 at zero for 2-shortcut"].get_xydata().tolist() == [[3.0, 0.25]]
-
-
 def test_the_guide_of_figure_3_begins_at_the_first_kind_that_has_ends():
     lost = {"loss": np.nan, "excess_loss": np.nan, "norm": np.nan, "status": "diverged"}
     rows = change(of_figure(paper_rows(), "3"), "norms", lambda r: lost if r["epoch"] else {}, activations="linear")

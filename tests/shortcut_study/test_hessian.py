@@ -1,17 +1,18 @@
 """shortcut_study.hessian: closed form = piecewise = tape = differences = theory at zero; spectra."""
 
 import itertools
+import re
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from refusals import refused
 
-from shortcut_study.hessian import hessian, hessian_from_moments, spectrum
+from shortcut_study.hessian import hessian, spectrum
 from shortcut_study.network import ShortcutNetwork
 from theory import shortcut_hessians
 from theory.shortcut.activations import ACTIVATIONS
-from theory.shortcut.networks import moments
 
 D, M = 3, 8
 LINEAR = [(1, 1), (4, 1), (1, 2), (3, 2), (2, 3)]
@@ -108,16 +109,13 @@ def test_a_function_of_tensors_is_an_activation_of_the_loss_and_the_hessian_and_
     assert of_tensors.loss(weights, x, y) == pytest.approx(of_arrays.loss(weights, x, y), rel=1e-12)
     found = hessian(of_tensors, weights, x, y)
     np.testing.assert_allclose(found, differences(of_arrays, weights, x, y), atol=1e-5 * np.abs(found).max())
-    for refused in (lambda: hessian(of_arrays, weights, x, y), lambda: data_objective(of_arrays)):
-        with pytest.raises(ValueError, match="^activation <ufunc 'sin'> must take TensorFlow tensors too") as raised:
-            refused()
-        assert "\n" not in str(raised.value)
+    for function, arguments in ((hessian, (of_arrays, weights, x, y)), (data_objective, (of_arrays,))):
+        assert "activation <ufunc 'sin'> must take TensorFlow tensors too" in refused(function, *arguments)
 
 
 def test_an_activation_that_tensorflow_does_not_differentiate_twice_is_named_and_one_of_slope_0_is_not():
     network, weights, x, y = problem(1, 2, ("linear", "linear", tf.nn.softsign))
-    with pytest.raises(ValueError, match="it knows no derivative of SoftsignGrad; "):
-        hessian(network, weights, x, y)
+    assert "no derivative of SoftsignGrad" in refused(hessian, network, weights, x, y)
     network, weights, x, y = problem(1, 2, ("linear", "linear", tf.round))
     assert not hessian(network, weights, x, y).any()
 
@@ -133,11 +131,14 @@ def test_the_data_may_come_in_blocks_of_any_size(monkeypatch):
     np.testing.assert_allclose(hessian(network, weights, x, y, "tape"), whole[1], atol=1e-13)
 
 
-@pytest.mark.parametrize("num_units, shortcut_depth", [(1, 1), (3, 1), (2, 2), (2, 3)])
-def test_at_zero_it_is_the_theorem(num_units, shortcut_depth):
-    network, _, x, y = problem(num_units, shortcut_depth)
+@pytest.mark.parametrize(
+    "num_units, shortcut_depth, activations",
+    [*((R, n, ("linear",) * 3) for R, n in ((1, 1), (3, 1), (2, 2), (2, 3))), (2, 2, ("softplus", "tanh", "tanh"))],
+)
+def test_at_zero_it_is_the_theorem(num_units, shortcut_depth, activations):
+    network, _, x, y = problem(num_units, shortcut_depth, activations)
     measured = hessian(network, network.initialize("exact_zero", 0), x, y)
-    theorem = shortcut_hessians.hessian_at_zero(x, y, num_units, shortcut_depth)
+    theorem = shortcut_hessians.hessian_at_zero(x, y, num_units, shortcut_depth, *activations)
     np.testing.assert_allclose(measured, theorem, atol=1e-12 * max(np.abs(theorem).max(), 1))
     assert shortcut_depth < 3 or not measured.any()
 
@@ -145,27 +146,6 @@ def test_at_zero_it_is_the_theorem(num_units, shortcut_depth):
 def test_every_activation_was_taken_by_the_tape():
     (taken,) = [mark.args[1] for mark in test_the_tape_takes_any_activation.pytestmark]
     assert {*ACTIVATIONS} <= {*itertools.chain(*taken)}
-
-
-def test_at_zero_with_smooth_activations_the_tape_is_the_theorem():
-    network, _, x, y = problem(2, 2, ("softplus", "tanh", "tanh"))
-    measured = hessian(network, network.initialize("exact_zero", 0), x, y)
-    theorem = shortcut_hessians.hessian_at_zero(x, y, 2, 2, "softplus", "tanh", "tanh")
-    np.testing.assert_allclose(measured, theorem, atol=1e-12)
-
-
-def test_the_transposed_moment_another_order_and_a_missing_curvature_are_caught():
-    network, weights, x, y = problem()
-    right = hessian(network, weights, x, y)
-    input_moment, cross_moment = moments(x, y)
-    others = [
-        hessian_from_moments(weights, input_moment, cross_moment.T),
-        hessian_from_moments(weights, input_moment, cross_moment, shortcut=False),
-        hessian_from_moments(weights[::-1], input_moment, cross_moment),
-        hessian_from_moments(np.swapaxes(weights, -1, -2), input_moment, cross_moment),
-    ]
-    for wrong in others:
-        assert np.abs(wrong - right).max() > 0.01 * np.abs(right).max()
 
 
 def test_the_spectrum_is_that_of_the_eigenvalues():
@@ -209,8 +189,7 @@ NO_HESSIANS = {
 
 @pytest.mark.parametrize("matrix, named", NO_HESSIANS.values(), ids=NO_HESSIANS)
 def test_what_is_no_symmetric_matrix_has_no_spectrum(matrix, named):
-    with pytest.raises(ValueError, match=f"^hessian .*{named}"):
-        spectrum(np.array(matrix))
+    assert re.search(f"^hessian .*{named}", refused(spectrum, np.array(matrix)))
     assert spectrum([[1, 2], [2 + 1e-6, 1]]).index == 0.5  # asymmetric by the rounding of float32
     for size in (1e-3, 1e3):  # of which a thousandth is let pass
         assert spectrum(size * np.array([[1, 2], [2 - 1.9e-3, 1]])).index == 0.5
@@ -232,13 +211,10 @@ MISTAKES = {
 @pytest.mark.parametrize("change, named", MISTAKES.values(), ids=MISTAKES)
 def test_a_mistake_is_one_clear_line(change, named):
     network, weights, x, y = problem()
-    with pytest.raises(ValueError, match=named) as raised:
-        hessian(network, **({"weights": weights, "x": x, "y": y} | change))
-    assert "\n" not in str(raised.value)
+    assert re.search(named, refused(hessian, network, **({"weights": weights, "x": x, "y": y} | change)))
 
 
 @pytest.mark.parametrize("method, activation", [("closed_form", "relu"), ("piecewise", "tanh")])
 def test_a_method_that_does_not_apply_says_so(method, activation):
     network, weights, x, y = problem(activations=("linear", activation, "linear"))
-    with pytest.raises(ValueError, match=f"{method} needs"):
-        hessian(network, weights, x, y, method)
+    assert f"{method} needs" in refused(hessian, network, weights, x, y, method)

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from refusals import refused
 
 from shortcut_study import inertia
-from shortcut_study.hessian import Spectrum, hessian, hessian_from_moments, spectrum
+from shortcut_study.hessian import hessian, hessian_from_moments, spectrum
 from shortcut_study.inertia import Counter, eigenvalues_below, spectrum_by_counting, stages_of_units
 from shortcut_study.network import ShortcutNetwork
 from theory.shortcut.networks import moments
@@ -68,31 +69,19 @@ def test_sizes_whose_products_underflow_are_found_as_others():
 
 
 def test_a_hessian_that_is_0_has_the_spectrum_of_the_zero_matrix():
-    found = spectrum_by_counting(np.zeros((3, 3, D, D)), *moments(*data()))
-    assert found == Spectrum(0.0, 0.0, np.inf, 0.0, (0.0, 1.0))
-
-
-def test_a_hessian_that_is_0_at_other_weights_has_it_too():
     zero = spectrum(np.zeros((2, 2)))
     one_layer, random = np.zeros((2, 4, D, D)), np.random.default_rng(0).standard_normal((2, 2, D, D))
     one_layer[0, 0] = np.eye(D)  # the other three of its unit are 0
     assert not hessian_from_moments(one_layer, *moments(*data())).any()
     assert spectrum_by_counting(one_layer, *moments(*data())) == zero
     assert spectrum_by_counting(random, np.zeros((D, D)), np.zeros((D, D))) == zero  # no inputs
+    assert spectrum_by_counting(np.zeros((3, 3, D, D)), *moments(*data())) == zero
 
 
 def test_one_weight_is_counted_and_numbers_that_are_not_finite_are_refused():
     one, moment = np.ones((1, 1, 1, 1)), np.ones((1, 1))
     assert spectrum_by_counting(one, moment, moment).max_abs == pytest.approx(1, rel=1e-3)
-    with pytest.raises(ValueError, match="weights must be finite"):
-        spectrum_by_counting(np.nan * one, moment, moment)
-
-
-def test_the_counts_know_the_cross_moment_from_its_transpose():
-    network = ShortcutNetwork(D, 4, 2)
-    weights, (input_moment, cross_moment) = 0.7 * network.initialize("xavier", 0), moments(*data())
-    right, wrong = (spectrum_by_counting(weights, input_moment, c) for c in (cross_moment, cross_moment.T))
-    assert abs(wrong.max_abs / right.max_abs - 1) > 1e-3
+    assert "weights must be finite" in refused(spectrum_by_counting, np.nan * one, moment, moment)
 
 
 def test_a_percentile_between_a_zero_and_another_size_is_not_infinite():
@@ -139,9 +128,3 @@ def test_merged_stages_are_those_of_the_same_matrix(network):
         np.concatenate([np.kron(a, b) for a, b in zip(stages[0].right, stages[0].left)], axis=1)
     )
     np.testing.assert_allclose(np.linalg.eigvalsh(matrix), eigenvalues, atol=1e-12 * np.abs(eigenvalues).max())
-
-
-def test_of_two_eigenvalues_the_percentile_is_a_tenth_of_the_way():
-    weights, moment = np.array([0.5, 2.0]).reshape(1, 2, 1, 1), np.ones((1, 1))
-    exact = spectrum(hessian_from_moments(weights, moment, 0.3 * moment))
-    assert spectrum_by_counting(weights, moment, 0.3 * moment).p10_abs == pytest.approx(exact.p10_abs, rel=1e-3)

@@ -1,8 +1,11 @@
 """Lanczos and its quadrature: matrices of known spectrum, then the exact Hessian of a small n-shortcut network."""
 
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
+from refusals import refused
 
 from shortcut_study import conditioning
 from shortcut_study.curvature import estimators as hutch
@@ -71,31 +74,6 @@ def test_the_weights_are_those_of_the_starting_vector_also_after_a_restart():
         assert (found.weights * found.values**power).sum() == pytest.approx(expected, rel=1e-12)
 
 
-def without_reorthogonalisation(h, order):
-    """The three-term recurrence alone: Ritz values."""
-    vector, before, beta = np.random.default_rng(0).standard_normal(len(h)), 0.0, 0.0
-    vector /= np.linalg.norm(vector)
-    diagonal, off_diagonal = [], []
-    for _ in range(order):
-        product = h @ vector - beta * before
-        diagonal.append(vector @ product)
-        product -= diagonal[-1] * vector
-        beta = np.linalg.norm(product)
-        off_diagonal.append(beta)
-        before, vector = vector, product / beta
-    return np.linalg.eigvalsh(np.diag(diagonal) + np.diag(off_diagonal[:-1], 1) + np.diag(off_diagonal[:-1], -1))
-
-
-def test_no_ghosts_which_the_plain_recurrence_has():
-    values = np.append(np.linspace(0, 1, 297), [10.0, 20.0, 30.0])
-    h = matrix(values)
-    ghosts = without_reorthogonalisation(h, 100)
-    ours = lz.ritz(lz.lanczos(product_with(h), 300, 100)).values
-    for outlier in (10, 20, 30):
-        assert np.sum(np.abs(ours - outlier) < 1e-6) == 1
-        assert np.sum(np.abs(ghosts - outlier) < 1e-6) > 1
-
-
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_the_error_bounds_are_bounds_and_not_vacuous(dtype):
     values = np.append(np.linspace(-1, 3, 195), [10, 20, 30, 40, 50])
@@ -127,7 +105,7 @@ def test_the_error_bounds_hold_for_products_that_are_less_exact_than_their_type(
 
 
 def test_the_norm_of_a_long_float32_vector_and_its_orthogonality_do_not_suffer():
-    scales = np.random.default_rng(0).uniform(0.5, 2, 2_000_000).astype(np.float32)
+    scales = np.random.default_rng(0).uniform(0.5, 2, 300_000).astype(np.float32)
     d = lz.lanczos(lambda v: scales * v, len(scales), 6, dtype=np.float32)
     gram = d.basis.astype(np.float64) @ d.basis.T.astype(np.float64)
     assert d.basis.dtype == np.float32
@@ -154,43 +132,6 @@ def test_the_moments_of_the_quadrature_are_the_traces_within_its_standard_error(
     assert quad.trace_mean(q, np.ones_like)[0] == pytest.approx(1)
 
 
-def test_the_variance_over_vectors_is_that_of_a_form_on_the_sphere():
-    h = semicircle(100)
-    found = quad.lanczos_quadrature(product_with(h), 100, 4, num_vectors=400)
-    of_each = (found.weights * found.nodes**2).sum(1)
-    square = h @ h
-    exact = 2 / (100 * 102) * (np.sum(square**2) - np.trace(square) ** 2 / 100)
-    assert of_each.var() == pytest.approx(exact, rel=0.3)
-    assert exact < 2 * np.sum(square**2) / 100**2  # the bound in lanczos_quadrature's docstring
-
-
-@pytest.mark.parametrize("width", [None, 0.01, 0.3])
-def test_the_density_integrates_to_one_and_has_the_moments_of_the_spectrum(width):
-    h = semicircle(300)
-    found = quad.density(quad.lanczos_quadrature(product_with(h), 300, 40, num_vectors=10), width)
-    sigma = width or 0.01 * (found.grid[-1] - found.grid[0]) / 1.12
-    assert np.trapezoid(found.values, found.grid) == pytest.approx(1, abs=1e-7)
-    assert np.trapezoid(found.values * found.grid, found.grid) == pytest.approx(np.trace(h) / 300, abs=0.02)
-    second = np.trapezoid(found.values * found.grid**2, found.grid)
-    assert second == pytest.approx(np.trace(h @ h) / 300 + sigma**2, rel=0.05)
-
-
-@pytest.mark.slow
-def test_the_density_of_a_semicircle_is_the_semicircle():
-    h = semicircle(1500, shift=0)
-    found = quad.density(quad.lanczos_quadrature(product_with(h), 1500, 60, num_vectors=10), width=0.15)
-    theory = np.sqrt(np.maximum(4 - found.grid**2, 0)) / (2 * np.pi)  # Wigner, radius 2
-    inside = np.abs(found.grid) < 1
-    assert np.abs(found.values - theory)[inside].max() < 0.08 * theory.max()
-    assert np.nanmax(found.standard_errors) < 0.1 * theory.max()
-
-
-def test_a_spectrum_of_one_point_has_a_density_too():
-    found = quad.density(quad.lanczos_quadrature(product_with(np.zeros((5, 5))), 5, 3, num_vectors=1))
-    assert np.trapezoid(found.values, found.grid) == pytest.approx(1, abs=1e-7)
-    assert np.isnan(found.standard_errors).all()
-
-
 @pytest.mark.parametrize("value", [3.0, -1e-5, 1e20])
 @pytest.mark.parametrize("order", [1, 3, 5])
 def test_nodes_that_differ_by_rounding_alone_are_one_point_of_the_density(value, order):
@@ -203,23 +144,6 @@ def test_the_summary_of_a_matrix_of_zeros_is_that_of_its_eigenvalues():
     found = conditioning.summary(quad.lanczos_quadrature(lambda v: 0 * v, 50, 5, 2))
     assert exact.index_range == (0, 1)  # all of them may be negative, or none
     assert found._asdict() == exact._asdict() | {"p10_range": (0, 0)}
-
-
-@pytest.mark.slow
-def test_condition_number_and_index_come_near_and_their_ranges_narrow_around_them():
-    h = semicircle(800)
-    exact, widths = spectrum(h), []
-    for order in (20, 80):
-        found = conditioning.summary(quad.lanczos_quadrature(product_with(h), 800, order, num_vectors=8))
-        assert exact.max_abs * (1 - 5e-3) <= found.max_abs <= exact.max_abs * (1 + 1e-12)
-        assert found.p10_range[0] * 0.9 < exact.p10_abs < found.p10_range[1] * 1.1
-        assert found.p10_range[0] <= found.p10_abs <= found.p10_range[1]
-        assert found.index_range[0] - 0.02 < exact.index < found.index_range[1] + 0.02
-        assert found.index_range[0] <= found.index <= found.index_range[1]
-        widths.append(np.ptp([found.p10_range, found.index_range], axis=1))
-    assert (widths[1] < 0.5 * widths[0]).all()
-    assert found.condition_number == pytest.approx(exact.condition_number, rel=0.2)
-    assert found.index == pytest.approx(exact.index, abs=0.03)
 
 
 def test_the_ranges_hold_without_exception_for_the_measure_that_the_starting_vectors_see():
@@ -298,8 +222,7 @@ def test_a_product_that_is_not_symmetric_is_refused_however_little():
     h = semicircle(100)
     skew = np.triu(np.ones((100, 100)), 1)
     for size in (1.0, 0.01):
-        with pytest.raises(ValueError, match="mvp_fn is not symmetric"):
-            lz.lanczos(product_with(h + size * (skew - skew.T)), 100, 10)
+        assert "not symmetric" in refused(lz.lanczos, product_with(h + size * (skew - skew.T)), 100, 10)
     assert lz.lanczos(product_with(h), 100, 10).asymmetry < 1e-14
     slight = lz.lanczos(product_with(h + 1e-6 * (skew - skew.T)), 100, 10).asymmetry  # below the tolerance, but told
     assert 1e-8 < slight < 1e-3
@@ -336,8 +259,7 @@ MISTAKES = [
 
 @pytest.mark.parametrize("function, arguments, message", MISTAKES)
 def test_a_mistake_is_named(function, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        function(**arguments)
+    assert re.search(message, refused(function, **arguments))
 
 
 def test_lanczos_stops_once_the_ends_are_known_to_the_tolerance():
@@ -353,11 +275,3 @@ def test_lanczos_stops_once_the_ends_are_known_to_the_tolerance():
     np.testing.assert_array_equal(  # stopping changes nothing else
         whole.values, lz.ritz(lz.lanczos(product, 303, 200, stop=lz.converged(1, 1e-2))).values
     )
-
-
-def test_error_bounds_hold_for_float32_products_on_a_float64_basis():
-    h = matrix(SPECTRA["indefinite"]).astype(np.float32)
-    found = lz.ritz(lz.lanczos(lambda v: h @ v.astype(np.float32), 40, 40))
-    errors = np.abs(found.values - np.linalg.eigvalsh(np.float64(h)))
-    assert errors.max() > 1e-9  # above the rounding of the basis
-    assert (errors <= found.error_bounds).all()

@@ -1,9 +1,12 @@
 """curvature.landscape: losses and their quadratic model against a network in NumPy, directions, what is kept, drawn."""
 
+import re
+
 import hessian_cases
 import keras
 import numpy as np
 import pytest
+from refusals import refused
 
 from shortcut_study import curvature
 from shortcut_study.curvature.landscapes import TOLERANCE, random_direction
@@ -132,5 +135,4 @@ def test_a_landscape_is_drawn_as_contours_or_a_curve_beside_its_quadratic_model(
     ],
 )
 def test_a_mistake_is_one_line(h, arguments, words):
-    with pytest.raises(ValueError, match=words):
-        h.landscape(progress=False, **arguments)
+    assert re.search(words, refused(h.landscape, progress=False, **arguments))

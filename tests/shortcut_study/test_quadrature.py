@@ -74,13 +74,6 @@ def test_the_index_range_is_wider_by_two_standard_errors_of_a_share_of_the_measu
         assert abs(outer - inner) == pytest.approx(2 * error) and (outer < inner) is (low == 0)
 
 
-def test_the_standard_error_of_a_share_is_that_of_random_vectors():
-    n, p, k = 40, 0.25, 3
-    vectors = np.random.default_rng(0).standard_normal((20_000, k, n))
-    shares = (np.square(vectors[..., :10]).sum(-1) / np.square(vectors).sum(-1)).mean(1)
-    assert shares.std() == pytest.approx(np.sqrt(2 * p * (1 - p) / ((n + 2) * k)), rel=0.02)
-
-
 def test_without_the_dimension_the_ranges_leave_out_or_take_in_the_nodes_at_their_ends():
     """Of the nodes below 0 the last one's weight may lie above, and that of the first above 0 below."""
     found = conditioning.summary(SEEN)

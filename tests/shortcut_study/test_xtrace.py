@@ -4,6 +4,7 @@ import hessian_cases
 import keras
 import numpy as np
 import pytest
+from refusals import refused
 
 from shortcut_study import curvature
 from shortcut_study.curvature.estimators import hutchinson, xdiag, xtrace
@@ -96,8 +97,7 @@ def test_of_as_many_products_as_dimensions_the_diagonal_is_exact_and_fewer_than_
     found = xdiag(lambda v: H @ v, 7, 7)
     np.testing.assert_array_equal(found.diagonal, np.diag(H))
     assert (found.trace_error, found.diagonal_error.max(), found.num_vectors) == (0, 0, 7)
-    with pytest.raises(ValueError, match="num_vectors must be at least 4, got 3"):
-        xdiag(lambda v: H @ v, 7, 3)
+    assert "num_vectors must be at least 4, got 3" in refused(xdiag, lambda v: H @ v, 7, 3)
 
 
 def test_the_trace_of_a_hessian_is_that_of_the_dense_one_and_a_folder_keeps_its_products(tmp_path, monkeypatch):
@@ -115,16 +115,14 @@ def test_the_trace_of_a_hessian_is_that_of_the_dense_one_and_a_folder_keeps_its_
     assert str(found).startswith(f"trace {found.value:.4g} ± ")
     both = h.diagonal(num_vectors=20, method="xdiag", progress=False)
     assert np.mean(np.abs(both.diagonal - np.diag(h @ np.eye(27))) <= both.diagonal_error) >= 0.8
-    with pytest.raises(ValueError, match="method must be one of hutchinson, xdiag, got 'x'"):
-        h.diagonal(method="x")
+    assert "method must be one of hutchinson, xdiag, got 'x'" in refused(h.diagonal, method="x")
 
 
 def test_a_matrix_of_zeros_has_the_trace_0_and_bad_products_are_one_line():
     assert xtrace(lambda v: 0 * v, 50, 8)[:2] == (0, 0)
     for product, number, words in (
-        (lambda v: v[1:], 8, r"must return shape \(50,\), got \(49,\)"),
+        (lambda v: v[1:], 8, "must return shape (50,), got (49,)"),
         (lambda v: v * np.nan, 8, "infinite or NaN entry"),
         (lambda v: v, 3, "num_products must be at least 4, got 3"),
     ):
-        with pytest.raises(ValueError, match=words):
-            xtrace(product, 50, number)
+        assert words in refused(xtrace, product, 50, number)
