@@ -37,9 +37,11 @@ def on_jax(*arguments, **environment):
     return found.stdout.splitlines()
 
 
-@pytest.mark.slow
-def test_all_products_on_jax_are_second_differences_of_the_loss_too():
-    assert on_jax() == list(CASES)
+@pytest.mark.parametrize(
+    "names", [pytest.param(QUICK, marks=pytest.mark.slow), pytest.param(tuple(CASES), marks=pytest.mark.nightly)]
+)
+def test_products_on_jax_are_second_differences_of_the_loss_too(names):
+    assert on_jax(*names) == [*names]
 
 
 @pytest.mark.slow
@@ -89,6 +91,7 @@ def test_batches_that_four_devices_cannot_divide_are_taken_whole():
     assert on_four_devices(UNEVEN) == ["[24, 23]"]
 
 
+@pytest.mark.slow
 def test_examples_are_divided_among_four_devices_of_jax_in_full_precision_and_products_are_second_differences():
     printed = on_four_devices(ON_FOUR_DEVICES)
     assert printed[0].startswith("Hessian of the mean cross-entropy of logits over 24 examples in 27 weights, ")
