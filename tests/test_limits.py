@@ -23,12 +23,13 @@ from study_rows import TWO, row
 from identity_matters import classifier, errors, evaluation, safe_loading, starting_weights
 from identity_matters.config import DataConfig, ModelConfig
 from identity_matters.data import arrays, folder, tfds, tfds_builder, tfds_files
-from identity_matters.distributed import rendezvous
+from identity_matters.distributed import parameter_server, rendezvous
 from identity_matters.errors import UserError
 from identity_matters.model import check_image_shape
 from identity_matters.runs import config_json, directory, files, kept_products, machine, npz, signals, tables
 from launch import config_flags, evaluate, near_identity, plot, train, trained_run
 from launch.jobs import kubernetes, local, slurm
+from launch.jobs.config import ClusterConfig
 from shortcut_study import aggregation
 from shortcut_study.curvature import examples
 
@@ -93,6 +94,7 @@ def comparator(side: int) -> None:
 LIMITS = {
     "labels": (lambda label: arrays.as_integers("y", np.array([label])), 99_999, "must lie in 0–99999"),
     "num_classes": (lambda count: DataConfig(num_classes=count), 100_000, "num_classes must be at most 100000"),
+    "a whole number": (lambda count: ClusterConfig(slurm=True, hours=count), 2**32 - 1, "hours must be at most 4294967295"),
     "empty batches": (after_empty(lambda x: arrays.batches_of("x", x)), 9_999, "10,000 batches in a row"),
     "empty batches of a Hessian": (after_empty(examples._batches), 9_999, "10,000 batches in a row"),
     "pixels": (png, 2**26, "at most 67,108,864 in all are decoded"),
@@ -128,6 +130,9 @@ def test_the_guides_say_how_long_the_workers_wait():
     assert "exit with 75 within two minutes" in cluster and errors.EXIT_CONTINUE == 75
     assert "waits up to 3 minutes for the lock" in cluster and directory.LOCK_TIMEOUT == 3 * 60
     assert "after two minutes it is ended" in reliability and signals.GRACE_PERIOD == 2 * 60
+    assert "the others notice within 10 s" in cluster and parameter_server.PATIENCE * parameter_server._POLL == 10
+    assert local.FAILURE_TIMEOUT == 10 + signals._LONGEST_END  # they log it, and close what is open
+    assert rendezvous.JOIN_TIMEOUT == local.GRACE_PERIOD  # meanwhile the chief answers no signal
 
 
 @pytest.mark.parametrize("port, is_one", [(0, False), (1, True), (2**16 - 1, True), (2**16, False)])

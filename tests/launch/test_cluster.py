@@ -262,15 +262,24 @@ MISTAKES = {
     "too many servers": ({"num_servers": 30_000}, "num_servers must be at most 1000"),
     "both": ({"slurm": True, "kubernetes": True}, "exclude"),
     "submit what": ({"slurm": True, "submit": True}, "--write"),
-    "kubeflow alone": ({"kubeflow": True}, "--kubeflow needs --kubernetes"),
+    **{
+        f"{name} without": ({name: value}, f"--{name} needs {kind}")
+        for kind, flags in {
+            "--slurm or --kubernetes": {
+                "write": "x", "job_name": "x", "nodes": 4, "gpus_per_node": 1, "cpus_per_node": 1, "memory_per_node": 1
+            },
+            "--slurm": {"submit": True, "hours": 1, "partition": "x", "setup": "x"},
+            "--kubernetes": {"kubeflow": True, "image": "x", "volume_claim": "x", "volume_path": "/x"},
+        }.items()
+        for name, value in flags.items()
+    },
     "workers there": ({"slurm": True, "num_workers": 6}, "--num_workers needs a job on this machine; another has"),
     "hours of a pod": ({"kubernetes": True, "image": "i", "volume_claim": "c", "hours": 1}, "--hours needs --slurm"),
     "servers without": ({"num_servers": 2}, "--num_servers needs --strategy=parameter_server"),
     "no image": ({"kubernetes": True, "volume_claim": "c"}, "--image"),
-    "write locally": ({"write": "x"}, "--slurm or --kubernetes"),
     "batch, here": ({"num_workers": 5}, "multiple of the number of devices, 5, got 32"),
     "batch, there": ({"slurm": True, "nodes": 6, "gpus_per_node": 8}, "multiple of the number of devices, 48, got 32"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("changes, named", MISTAKES.values(), ids=MISTAKES)
