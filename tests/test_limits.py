@@ -94,7 +94,7 @@ def comparator(side: int) -> None:
 LIMITS = {
     "labels": (lambda label: arrays.as_integers("y", np.array([label])), 99_999, "must lie in 0–99999"),
     "num_classes": (lambda count: DataConfig(num_classes=count), 100_000, "num_classes must be at most 100000"),
-    "a whole number": (lambda count: ClusterConfig(slurm=True, hours=count), 2**32 - 1, "hours must be at most 4294967295"),
+    "a whole number": (lambda count: ClusterConfig(slurm=True, hours=count), 2**32 - 1, "at most 4294967295"),
     "empty batches": (after_empty(lambda x: arrays.batches_of("x", x)), 9_999, "10,000 batches in a row"),
     "empty batches of a Hessian": (after_empty(examples._batches), 9_999, "10,000 batches in a row"),
     "pixels": (png, 2**26, "at most 67,108,864 in all are decoded"),
