@@ -393,3 +393,47 @@ def test_floats_of_16_levels_are_images_and_of_15_are_not():
             assert "would lose nearly everything" in refused(loaded_name, (images, labels, images, labels))
         else:
             assert loaded_name((images, labels, images, labels))
+
+
+def of_values(*values, dtype=np.float32):
+    """Images of one pixel each."""
+    return np.array(values, dtype).reshape(-1, 1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "images, taken",
+    [
+        (of_values(0, 255, dtype=np.int16), [0, 255]),
+        (of_values(-1, 255, dtype=np.int16), "must lie in 0–255, got -1–255"),
+        (of_values(0, 256, dtype=np.int16), "must lie in 0–255, got 0–256"),
+        (of_values(0, 1, dtype=bool), [0, 255]),
+        (of_values(0, 0.5, 1), [0, 127.5, 255]),  # 0 … 1
+        (of_values(0, 0.5, 1.25), [0, 0.5, 1.25]),  # 0 … 255
+        (of_values(0, 0.5, 255), [0, 0.5, 255]),
+        (of_values(0, 0.5, 255.5), "images must be bytes or floats"),
+        (of_values(-0.5, 0.5, 255), "images must be bytes or floats"),
+        (of_values(np.nan, 0.5, 300), [np.nan, 0.5, 300]),  # which the network answers
+        (np.zeros((2, 3, 5, 5), np.uint8), "channels first"),
+        (np.zeros((2, 4, 5, 5), np.uint8), "channels first"),
+        (np.zeros((2, 1, 6, 5), np.uint8), "channels first"),
+        (np.zeros((2, 2, 6, 5), np.uint8), [0] * 120),
+        (np.zeros((2, 3, 4, 5), np.uint8), [0] * 120),
+        (np.zeros((2, 6, 4), np.uint8), [0] * 48),
+    ],
+)
+def test_images_to_evaluate_on_are_bytes_or_floats_of_one_of_two_ranges_with_channels_last(images, taken):
+    labels = np.zeros(len(images), int)
+    if isinstance(taken, str):
+        assert taken in refused(arrays.as_examples, images, labels)
+        return
+    found, _ = arrays.as_examples(images, labels)
+    assert found.ndim == 4
+    np.testing.assert_allclose(found.ravel(), taken, atol=0.5)
+
+
+def test_examples_of_batches_come_in_the_order_in_which_earlier_versions_had_them():
+    """Else their runs could not go on."""
+    images = np.arange(48, dtype=np.uint8).reshape(12, 2, 2, 1)
+    found, labels = arrays.examples_of("data", [(images[:5], np.arange(5)), (images[5:], np.arange(5, 12))])
+    assert labels.tolist() == [3, 11, 9, 8, 0, 4, 6, 1, 5, 2, 10, 7]
+    np.testing.assert_array_equal(found, images[labels])
