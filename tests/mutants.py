@@ -31,7 +31,8 @@ SPEED = re.compile(
 SKIPPED_FIELDS = ("decorator_list", "annotation", "returns")
 SKIPPED_ARGUMENTS = set("dtype seed initial copy check_finite optimize".split())
 # What only decides how soon a line is shown, or how fast something runs.
-SKIPPED_ARGUMENTS |= set("flush refresh mininterval parallel_iterations num_parallel_calls reduce_retracing".split())
+SKIPPED_ARGUMENTS |= set("flush refresh mininterval delay dynamic_ncols".split())
+SKIPPED_ARGUMENTS |= set("parallel_iterations num_parallel_calls reduce_retracing".split())
 # In a comparison without one of these two floats are compared, which are never equal: < and ≤ are the same.
 WHOLE = re.compile(r"\b(len|num_\w+|\w*size|ndim|shape|\w*counts?|order|\w*depth|width|\w*rank|layer|dim|\d+)\b")
 FLOAT = re.compile(r"\d\.\d|\de[-\d]|epsilon|eps\b|rounding|tolerance|tiny", re.IGNORECASE)

@@ -105,7 +105,7 @@ def random_direction(variables: Sequence[keras.Variable], random: np.random.Gene
     for variable in variables:
         weights = np.asarray(keras.ops.convert_to_numpy(variable), np.float64)
         noise, axes = random.standard_normal(weights.shape), tuple(range(weights.ndim - 1))
-        lengths = [np.sqrt(np.sum(of**2, axes, keepdims=True)) for of in (weights, noise)] if axes else [0.0, 1.0]
+        lengths = [np.sqrt(np.sum(of**2, axes)) for of in (weights, noise)] if axes else [0.0, 1.0]
         parts.append((noise * lengths[0] / lengths[1]).ravel())
     return np.concatenate(parts)
 

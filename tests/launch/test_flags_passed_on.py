@@ -4,6 +4,7 @@ The work is done by mocks. Launchers that give their whole config away (train, a
 report) have no flag to lose here; tests of those who read it see each field.
 """
 
+import dataclasses
 import importlib
 import re
 from types import SimpleNamespace
@@ -13,8 +14,10 @@ import numpy as np
 import pytest
 from launching import config_of
 
+from identity_matters import networks
+from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.errors import UserError
-from launch import config_flags
+from launch import config_flags, trained_run
 
 EXAMPLES = {
     "launch.trained_run.read_config": "the config",
@@ -142,3 +145,21 @@ def test_each_flag_is_passed_on(name, tmp_path, monkeypatch):
         usual = passed_on(name, *(others or given))
         assert len(usual) > 20 and usual == passed_on(name, *(others or given)), flag  # nothing in it is chance
         assert passed_on(name, *others, text) != usual, flag
+
+
+def test_an_evaluation_shows_its_bar():
+    assert "progress=True" in passed_on("evaluate", *GIVEN["evaluate"])
+
+
+def test_the_initial_network_of_a_run_is_that_of_its_seed_in_float32():
+    """Also of a run in mixed precision, as Hessians and norms are measured in one type."""
+    model = ModelConfig((8, 8, 1), stem_width=2, widths=(2,), blocks_per_stage=(1,), mixed_precision=True)
+    first, other = (
+        trained_run.load_model(TrainConfig(model=model, seed=seed), trained_run.SavedRun("/r", at_step=0))[0]
+        for seed in (1, 2)
+    )
+    assert {layer.compute_dtype for layer in first.layers} == {"float32"}
+    expected = networks.build(dataclasses.replace(model, mixed_precision=False), 1)
+    for variable, same, another in zip(first.variables, expected.variables, other.variables):
+        np.testing.assert_array_equal(variable, same)
+        assert len(variable.shape) < 4 or not np.array_equal(variable, another)
