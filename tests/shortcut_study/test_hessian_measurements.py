@@ -202,7 +202,10 @@ def test_the_same_vector_in_another_matrix_is_another_product(tmp_path):
     assert kept.of(lambda v: 3 * v, "a")(vector).tolist() == [1, 1, 1]  # found
 
 
-@pytest.mark.parametrize("name, count", [("spectrum", 25), ("diagonal", 9), ("per_layer", 25)])
+@pytest.mark.parametrize(
+    "name, count",
+    [("spectrum", 25), *(pytest.param(*c, marks=pytest.mark.slow) for c in (("diagonal", 9), ("per_layer", 25)))],
+)
 def test_each_measurement_of_a_model_goes_on_from_its_folder(model, tmp_path, name, count):
     seen, stop_at = [], [count]
 
@@ -354,6 +357,7 @@ def test_training_goes_on_where_there_is_nothing_to_measure(make, reason):
     assert all(np.isnan(row["largest"]) and np.isnan(row["trace"]) for row in callback.history)
 
 
+@pytest.mark.slow
 def test_batch_normalisation_is_not_measured_before_it_has_averages():
     model = two_layers(keras.layers.BatchNormalization())
     model.compile("sgd", logits())

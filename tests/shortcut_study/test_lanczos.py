@@ -91,7 +91,7 @@ def test_the_error_bounds_are_bounds_and_not_vacuous(dtype):
     assert (residuals[:-5] > halved[:-5]).all()
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_error_bounds_hold_for_products_that_are_less_exact_than_their_type(seed):
     values = np.append(np.linspace(-1, 3, 395), [10, 20, 30, 40, 50])
     h, noise = matrix(values), 1e-3 * np.random.default_rng(seed).standard_normal((400, 400))

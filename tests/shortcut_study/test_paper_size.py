@@ -40,6 +40,7 @@ def test_the_run_has_every_figure(rows):
     assert set(figures_with_data(rows)) == set(VERDICTS) == set(FIGURES)
 
 
+@pytest.mark.slow  # tests/test_study_pages.py counts those of all figures
 def test_the_statements_of_the_paper_hold_as_the_page_says(rows, figure):
     found = [finding.holds for finding in FIGURES[figure].findings(rows)]
     assert tuple(found.count(holds) for holds in (True, None, False)) == VERDICTS[figure]
