@@ -55,15 +55,6 @@ def test_paper_layers_are_rotations_then_scalings_then_rotations(num_layers, d):
     np.testing.assert_array_equal(layers[2 * q : 2 * q + p], np.repeat([scaling], p, axis=0))
 
 
-@pytest.mark.parametrize("gamma", [1.5, -1.5])
-def test_the_scalings_are_as_many_for_a_small_singular_value_as_for_a_large_one(gamma):
-    A = fz.factorize(np.diag([math.exp(gamma), 1.0, 1.0]), 13, "paper")
-    determinants = np.linalg.det(np.eye(3) + A)
-    scalings = determinants[np.abs(determinants - 1) > 1e-9]
-    assert len(scalings) == paper_construction.allocation(1.5, 13).num_scalings
-    np.testing.assert_allclose(scalings, math.exp(gamma / len(scalings)))
-
-
 @pytest.mark.parametrize("num_layers, low, high", [(9, 1.005, 1.811), (10, 2.13, 2.48)])
 def test_the_second_interval_of_the_page_is_where_the_printed_bound_is_missed(num_layers, low, high):
     gammas = np.linspace(1, num_layers / 3, 20_000)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from refusals import refused
 from scipy import linalg, stats
 from unit_points import unit_points
 
@@ -28,8 +29,7 @@ def test_small_points_of_one_norm_are_memorised_with_a_common_bias():
 
 @pytest.mark.parametrize("x", [np.zeros((1, 3)), np.eye(3)[[0, 1, 2]] * [[1], [0], [1]]])
 def test_a_common_bias_without_a_width_names_a_point_at_the_origin(x):
-    with pytest.raises(ValueError, match=f"got point {len(x) // 2} at the origin; leave it out or give a width$"):
-        memorize(x, np.arange(len(x)), 3, method="paper")
+    assert f"got point {len(x) // 2} at the origin" in refused(memorize, x, np.arange(len(x)), 3, method="paper")
 
 
 def union_bound(width, num_points, rho):
@@ -91,8 +91,7 @@ def test_a_default_width_may_be_as_large_as_the_largest_and_no_larger(monkeypatc
     if accepted:
         assert default_width(x, "row_bias") == width
     else:
-        with pytest.raises(ValueError, match=f"needs width {width:,} for 30 points"):
-            default_width(x, "row_bias")
+        assert f"needs width {width:,} for 30 points" in refused(default_width, x, "row_bias")
 
 
 @pytest.mark.parametrize("norm, accepted", [(0.9995, True), (0.9985, False), (1.0015, False)])
@@ -101,5 +100,4 @@ def test_norms_count_as_one_within_a_thousandth(norm, accepted):
     if accepted:
         assert default_width(x, "paper") == common_bias_width(4, 2.0)
     else:
-        with pytest.raises(ValueError, match="got norms from"):
-            default_width(x, "paper")
+        assert "got norms from" in refused(default_width, x, "paper")

@@ -43,17 +43,6 @@ def test_the_common_bias_width_of_two_opposite_points_and_of_one_point():
         assert (network(x).argmax(1) == labels).all()
 
 
-def test_one_point_taken_twice_always_fails_and_opposite_ones_never():
-    assert first_layer.pair_failure_probability(1.0, 5) == 1
-    assert first_layer.pair_failure_probability(-1.0, 5) == 0
-    assert first_layer.pair_failure_probability(np.array([0.0, 1.0]), 1).tolist() == pytest.approx([0.25, 1])
-
-
-def test_a_descent_that_diverges_names_its_learning_rate():
-    with pytest.raises(ValueError, match=r"^gradient descent diverged in step \d+: learning_rate 5.0 is too large$"):
-        linear_residual.gradient_descent(LAYERS, 2 * EYE, EYE, 5.0, 100)
-
-
 def test_a_subnormal_target_without_a_logarithm_is_factorized_by_polar_alone():
     R = 1e-310 * np.eye(2)
     # Fewer layers are too near −I for float64.
