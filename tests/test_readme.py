@@ -93,17 +93,10 @@ def test_a_package_index_gets_no_relative_link():
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: p.name)
-def test_every_link_leads_to_a_file(path):
-    links = re.findall(r"\]\((?!http)([^)#]+)", path.read_text())
-    missing = [link for link in links if not (path.parent / link).exists()]
-    assert not missing
-
-
-@pytest.mark.parametrize("path", PAGES, ids=lambda p: p.name)
-def test_every_link_to_a_heading_leads_to_one(path):
-    links = re.findall(r"\]\((?!http)([^)#\s]*)#([^)\s]+)\)", path.read_text())
-    missing = [link for link in links if link[1] not in anchors(path.parent / link[0] if link[0] else path)]
-    assert not missing
+def test_every_link_leads_to_a_file_and_to_a_heading_of_it(path):
+    links = re.findall(r"\]\((?!http)([^)#\s]*)(?:#([^)\s]+))?", path.read_text())
+    pages = [(path.parent / target if target else path, heading) for target, heading in links]
+    assert not [link for link in pages if not link[0].exists() or link[1] and link[1] not in anchors(link[0])]
 
 
 def anchors(page: pathlib.Path) -> set[str]:
