@@ -1,4 +1,4 @@
-"""docs/papers/hardt_ma.md and results.md: numbers of the runs at the paper's size, computed from docs/runs again."""
+"""docs/papers/hardt_ma.md and near_identity.md: numbers of runs at the paper's size, from docs/runs again."""
 
 import json
 import math
@@ -10,12 +10,10 @@ import pytest
 from scipy.stats import spearmanr
 
 from identity_matters.runs.tables import read_metrics, read_rows
-from shortcut_study.curvature.quadrature import mean_eigenvalue
-from shortcut_study.figures.spectrum import quadrature_from_rows
+from tests import measured_runs
 
 DOCS = pathlib.Path(__file__).parents[1] / "docs"
 PAGE = " ".join((DOCS / "papers" / "hardt_ma.md").read_text().split())
-RESULTS = (DOCS / "papers" / "results.md").read_text()
 IMAGES = 10_000
 PRINTED = ("paper", "paper_seed1", "paper_crop2")
 
@@ -26,7 +24,7 @@ def wrong(name):
 
 
 def last(name):
-    return read_metrics(str(DOCS / "runs" / name / "metrics.csv"))[-1]
+    return measured_runs.rows(name)[-1]
 
 
 def paired(first, second):
@@ -119,17 +117,3 @@ def test_the_page_on_blocks_has_how_a_second_seed_agrees_and_the_bounds_of_the_b
     words = "is {:.1f} to {:.1f} %, with any two neighbours exchanged {:.1f} to {:.1f} %; but without the two smallest "
     words += "it is {:.1f} %, without the eight smallest {:.1f} %"
     assert words.format(*errors, alone[2], alone[8]) in page
-
-
-@pytest.mark.parametrize("prefix, steps, places", [("start_", "0", (1, 1)), ("", "50,000", (1, 2))])
-def test_the_page_of_results_has_the_spectra_of_the_batch_normalised_network(prefix, steps, places):
-    run = DOCS / "runs" / "spectrum_paper_bn"
-    rows, dim = (
-        read_rows(str(run / f"{prefix}results.csv")),
-        json.loads((run / "config.json").read_text())["num_weights"],
-    )
-    largest, smallest = (end(row["eigenvalue"] for row in rows) for end in (max, min))
-    trace = dim * mean_eigenvalue(quadrature_from_rows(rows))[0]
-    found = f"{largest:.{places[0]}f}", f"{smallest:.{places[1]}f}", f"{trace:,.0f}"
-    line = rf"\|{steps}\|" + r"[^|]*\|".join(re.escape(number.replace("-", "−")) for number in found)
-    assert re.search(line, RESULTS), line
