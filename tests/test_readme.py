@@ -75,13 +75,6 @@ def test_the_index_lists_every_page():
     assert not [page for page in pages if f"({page})" not in text and not page.startswith("reference/api/")]
 
 
-def test_the_readme_counts_the_statements_as_the_table_does():
-    from theory.claims import summary
-
-    false, total = re.search(r"(\d+) of \[(\d+) printed statements\]", (ROOT / "README.md").read_text()).groups()
-    assert summary().startswith(f"{total} printed statements") and f" {false} are false" in summary()
-
-
 def test_a_package_index_gets_no_relative_link():
     from setup import RELATIVE, for_index
 

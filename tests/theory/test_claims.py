@@ -87,12 +87,13 @@ def test_a_wrong_claim_or_count_is_one_clear_line(arguments, named):
     assert named in refused(claims.check, *arguments)
 
 
-def test_the_page_of_theorems_counts_the_statements_as_the_table_does():
-    page = (ROOT / "docs" / "papers" / "theorems.md").read_text()
+def test_the_readme_and_the_page_of_theorems_count_the_statements_as_the_table_does():
+    page, readme = ((ROOT / path).read_text() for path in ("docs/papers/theorems.md", "README.md"))
     counted = re.search(r"(\d+) printed statements.*?: (\d+) hold, and (\d+) are false", page, re.S)
     total, holding, false = counted.groups()
     counts = claims.summary()
     assert counts.startswith(f"{total} printed statements: {holding} hold,") and f" {false} are false" in counts
+    assert f"{false} of [{total} printed statements]" in readme
 
 
 def test_the_docs_hold_the_table_as_the_code_has_it():

@@ -13,7 +13,7 @@ from scipy import linalg
 
 from theory import factorization as fz
 
-REPEATABLE = settings(REPEATABLE, max_examples=60)
+REPEATABLE = settings(REPEATABLE, max_examples=40)
 EPSILON = np.finfo(np.float64).eps
 
 

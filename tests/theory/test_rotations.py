@@ -11,7 +11,7 @@ from repeatable import REPEATABLE
 
 from theory.linear import rotations
 
-REPEATABLE = settings(REPEATABLE, max_examples=50)
+REPEATABLE = settings(REPEATABLE, max_examples=35)
 EPSILON = np.finfo(np.float64).eps
 # Between clusters of cos θ 3e-3 apart, rounding of some 10 d ε is divided by that gap; angles below 1e-13 become 0.
 TOLERANCE = 1e-13
