@@ -8,26 +8,6 @@ import pytest
 from theory import derivatives, evidence
 
 
-def test_gradients_by_complex_steps_and_by_differences_are_those_of_a_product():
-    weights, scale = np.array([[0.5, -1.0], [2.0, 0.3]]), np.array([2.0])
-
-    def function(w, c):
-        return (c * w[0, 0] ** 3 * w[1, 1] - np.sin(w[0, 1]) * w[1, 0])[0]
-
-    expected = [[2 * 3 * 0.25 * 0.3, -math.cos(-1) * 2], [-math.sin(-1), 2 * 0.125]]
-    np.testing.assert_allclose(derivatives.complex_step_gradient(function, weights, scale), expected, rtol=1e-14)
-    np.testing.assert_allclose(derivatives.difference_gradient(function, weights, scale), expected, rtol=1e-8)
-
-
-def test_the_hessian_by_differences_is_that_of_a_quartic():
-    H = np.array([[2.0, -1.0, 0.5], [-1.0, 3.0, 0.0], [0.5, 0.0, -4.0]])
-
-    def function(v):
-        return v @ H.astype(np.longdouble) @ v / 2 + v[0] - 3 * v[1] ** 3 + v[2] ** 4
-
-    np.testing.assert_allclose(derivatives.difference_hessian(function, 3), H, atol=1e-6)
-
-
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_the_mixed_derivative_is_the_coefficient_of_the_product(size):
     indices = [(0, 0), (1, 1), (0, 1)][:size]

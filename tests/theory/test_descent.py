@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from theory import linear_residual
-from theory.descent import from_zero
+from theory.descent import balancedness, from_zero
 
 
 def test_one_layer_takes_one_step_at_the_largest_rate_and_none_from_the_solution():
@@ -57,16 +57,6 @@ def test_the_floor_is_the_sum_of_squares_and_the_contraction_of_a_negative_eigen
     assert [end.tolist() for end in from_zero.contraction([-0.5], 2)] == [[0], [1.5]]
 
 
-def test_the_recursion_goes_to_a_complex_eigenvalue_step_by_step():
-    phi, value = 0.6 + 0.9j, 1 + 0j
-    for step in range(4):
-        found = from_zero.eigenvalue_recursion([phi, 0.5], 3, 0.05, step)
-        assert found.shape == (step + 1, 2) and found[-1, 0] == pytest.approx(value)
-        risks = from_zero.recursion_risks([phi], 3, 0.05, step)
-        assert risks[-1] == pytest.approx(abs(value**3 - phi) ** 2)
-        value = value - 0.1 * value.conjugate() ** 2 * (value**3 - phi)
-
-
 def test_the_distance_to_zero_is_that_of_the_line_of_complex_targets_too():
     phi = np.array([0.5 + 2j, -1 + 0.1j, 3 - 1j, 1.0, 0.9 + 0.01j, -2.0, 0.0, np.exp(2.5j)])
     lines = np.abs(1 + np.linspace(0, 1, 30_001)[:, None] * (phi - 1)).min(0)
@@ -87,3 +77,14 @@ def test_the_excess_of_the_page_is_that_of_exact_numbers_and_that_of_float64():
     page = (pathlib.Path(__file__).parents[2] / "docs" / "appendix" / "descent.md").read_text()
     assert f"the excess is {exact:.1e} after 200 steps".replace("E-", "e-") in " ".join(page.split())
     assert exact < rounded < 1e-30 and "(2e-31 in float64, which is rounding)" in page
+
+
+def test_the_deficiency_margin_is_the_least_singular_value_less_the_distance():
+    R, W = np.array([[2.0, 1.0, 0.0], [0.0, 1.0, 0.5], [0.0, 0.0, 0.7]]), np.eye(3)
+    expected = np.linalg.svd(R)[1][2] - np.sqrt(1 + 1 + 0.25 + 0.09)
+    assert balancedness.deficiency_margin(W, R) == pytest.approx(expected)
+
+
+def test_the_drift_of_balanced_layers_is_bounded_by_twice_the_rate_times_the_gain():
+    assert balancedness.drift_bound(0.1, 3.0, 1.0) == pytest.approx(0.4)
+    assert balancedness.drift_bound(0.1, 3.0, 3.0) == 0

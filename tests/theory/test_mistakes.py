@@ -120,6 +120,7 @@ MISTAKES = [
     (from_zero.step_bound, ([1.0, -0.1], 4, 0.01, 1e-6), "got -0.1"),
     (from_zero.step_bound, ([0.0], 4, 0.01, 1e-6), "positive"),
     (target_map.target_matrix, ("big", 2, 0), "got 'big'"),
+    (update_rules.direction, ("adam", EYE, EYE), "'adam'"),
     (target_map.start_layers, ("big", 1, 2, 0), "got 'big'"),
     (widened.Widened(np.ones((2, 3)), np.ones((2, 2)), EYE[:2], EYE).spread, (), "3 and 2, got m = 2"),
     (widened.Widened(np.ones((2, 2)), np.ones((3, 2)), EYE[:, :2], EYE).spread, (), "2 and 3, got m = 2"),

@@ -93,18 +93,6 @@ def test_claim_c1_a_normal_matrix_is_block_diagonal_in_an_orthogonal_basis(kind,
     np.testing.assert_array_equal(D, band)
 
 
-def test_turning_rows_and_conjugating_are_products_with_the_blocks():
-    rng = np.random.default_rng(3)
-    for d, k in ((1, 0), (2, 1), (7, 3), (8, 2)):
-        angles, X = rng.uniform(-4, 4, k), rng.standard_normal((d, d))
-        D, given = planes(angles, d), X.copy()
-        np.testing.assert_allclose(rotations.turn_rows(X[:, :1], angles), D @ X[:, :1], atol=1e-14)
-        np.testing.assert_allclose(rotations.conjugate(X, angles), D @ X @ D.T, atol=1e-14)
-        np.testing.assert_array_equal(X, given)
-        if k:
-            assert np.abs(rotations.conjugate(X, angles) - D.T @ X @ D).max() > 0.1
-
-
 @pytest.mark.parametrize("angle", [1e-160, 1e-12, 1e-8, 1e-4, 1.0, -math.pi])
 def test_a_small_turn_minus_the_identity_keeps_its_digits(angle):
     difference = rotations.turn_minus_identity([angle], 3)

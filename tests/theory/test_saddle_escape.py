@@ -7,7 +7,6 @@ import pytest
 from scipy import integrate
 
 from theory.descent import saddle_escape, update_rules
-from theory.shortcut import networks
 
 
 def orthogonal(d=3, seed=0):
@@ -29,17 +28,6 @@ def test_a_start_beyond_the_halving_norm_needs_no_steps():
     assert saddle_escape.predicted_steps("descent", 2, 1.0, 0.9, 0.1) == 0
     assert saddle_escape.least_steps("descent", start, orthogonal(), 0.1) == 0
     assert saddle_escape.steps_to_leave("descent", start, orthogonal(), 0.1, 5) == 0
-
-
-def test_momentum_sums_gradients_and_orthogonalised_updates_look_ahead():
-    g, buffer = np.diag([1.0, 2.0]), np.diag([5.0, -1.0])
-    np.testing.assert_allclose(update_rules.direction("momentum", g, buffer)[0], np.diag([5.5, 1.1]))
-    move, after = update_rules.direction("orthogonalised", g, buffer)
-    np.testing.assert_allclose(move, np.eye(2))
-    np.testing.assert_allclose(after, np.diag([5.5, 1.1]))
-    assert update_rules.direction("descent", g, buffer) == (g, buffer)
-    with pytest.raises(ValueError, match="'adam'"):
-        update_rules.direction("adam", g, buffer)
 
 
 def test_the_reach_of_a_gap_of_one_direction_has_the_frobenius_norm_over_the_root_of_d():
@@ -74,19 +62,6 @@ def test_the_predicted_times_are_their_integrals_in_closed_form(gap):
         found = [saddle_escape.predicted_steps(method, n, gap, start, rate) for method in update_rules.METHODS]
         assert found == pytest.approx([time / rate, 0.1 * time / rate, ((share * gap) ** (1 / n) - start) / rate])
     assert saddle_escape.predicted_steps("descent", 1, gap, 0.0, rate) == pytest.approx(-math.log(1 - share) / rate)
-
-
-@pytest.mark.parametrize("method", update_rules.METHODS)
-def test_the_steps_to_leave_are_counted_until_the_loss_has_halved(method):
-    rng = np.random.default_rng(1)
-    gap, weights = rng.standard_normal((3, 3)), 0.2 * rng.standard_normal((2, 2, 3, 3))
-    here, buffer, steps = weights, 0 * weights, 0
-    while np.square(networks.linear_map(here) - np.eye(3) - gap).sum() > np.square(gap).sum() / 2:
-        gradient = saddle_escape.risk_and_gradient(here, gap)[1]
-        move, buffer = update_rules.direction(method, gradient, buffer)
-        here, steps = here - 0.02 * move, steps + 1
-    assert steps > 5 and saddle_escape.steps_to_leave(method, weights, gap, 0.02, steps) == steps
-    assert saddle_escape.steps_to_leave(method, weights, gap, 0.02, steps - 1) == math.inf
 
 
 def test_the_polar_factor_of_a_stack_is_orthogonal_and_zero_where_a_matrix_is():

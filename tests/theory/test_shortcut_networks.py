@@ -61,15 +61,6 @@ def test_the_network_is_what_the_definitions_say_one_example_at_a_time(num_units
     assert sn.loss(weights, x, y, **activations) == pytest.approx(naive_loss(weights, x, y, **activations), rel=1e-10)
 
 
-def test_moments_are_means_of_outer_products_and_not_covariances():
-    _, x, y = problem(1, 1, 3, seed=2)
-    input_moment, cross_moment = sn.moments(x, y)
-    np.testing.assert_allclose(input_moment, sum(np.outer(a, a) for a in x) / len(x), rtol=1e-13)
-    np.testing.assert_allclose(cross_moment, sum(np.outer(b, a) for a, b in zip(x, y)) / len(x), atol=1e-13)
-    assert np.abs(cross_moment - cross_moment.T).max() > 0.1
-    assert np.abs(input_moment - np.cov(x.T, bias=True)).max() > 0.1
-
-
 @pytest.mark.parametrize("name", ["softplus", "sigmoid", "tanh", "relu"])
 def test_activations_do_not_overflow(name):
     with np.errstate(all="raise", under="ignore"):
