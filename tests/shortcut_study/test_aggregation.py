@@ -172,11 +172,6 @@ def test_depths_come_once_and_runs_that_diverged_are_no_seeds():
     assert aggregation.num_seeds(rows[2:]) == 0 and aggregation.done_rows(rows[::2]) == rows[:1]
 
 
-def test_along_the_loss_the_deviation_of_three_runs_is_that_of_a_sample():
-    band = along_loss(runs(*[[(1.0, value), (0.1, value)] for value in (1.0, 2.0, 6.0)]), "loss", "norm", log=False)
-    np.testing.assert_allclose(band.std, np.std([1, 2, 6], ddof=1))
-
-
 @pytest.mark.parametrize("change, insensitive", [(0.009, True), (-0.009, True), (0.011, False), (-0.011, False)])
 def test_a_loss_is_insensitive_where_it_changes_by_less_than_a_hundredth_either_way(change, insensitive):
     assert aggregation._is_insensitive({"loss": 2.0, "perturbed_loss": 2 * (1 + change)}) is insensitive

@@ -65,19 +65,6 @@ def test_the_weights_of_the_whole_sum_to_one_and_the_mean_eigenvalue_takes_probe
     assert (mean, error) == pytest.approx((samples.mean(), 3.18245 * samples.std(ddof=1) / 2), rel=1e-4)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("num_vectors", [2, 5, 24])
-def test_the_error_of_the_trace_covers_it_95_times_in_100(num_vectors):
-    """Of 200 seeds between 90 and 99 in 100: 2.6 binomial standard deviations around 95. By ±2 standard errors 2
-    vectors would cover 70."""
-    values = VALUES[-100:]
-    hits = []
-    for seed in range(200):
-        mean, error = quad.mean_eigenvalue(found(values, order=10, num_vectors=num_vectors, seed=seed)[0])
-        hits.append(abs(mean - values.mean()) <= error)
-    assert 0.90 <= np.mean(hits) <= 0.99
-
-
 def test_fewer_products_give_a_closer_trace_than_vectors_without_deflation(default):
     quadrature, _, calls = default
     plain = quad.lanczos_quadrature(lambda v: VALUES * v, 2000, 1, len(calls))

@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 import scipy.stats
-from study_rows import LAST, LEAST, PAPER, at, change, excess_scaled, infinite, judged, of_figure, paper_rows, scale
+from study_rows import LAST, LEAST, PAPER, at, change, excess_scaled, judged, of_figure, paper_rows, scale
 
 from shortcut_study.architectures import LABELS, ONE, ORTHOGONAL, THREE, TWO, XAVIER
 from shortcut_study.figures.all_figures import FIGURES
@@ -227,24 +227,6 @@ def test_the_words_of_the_paper_end_where_their_constants_say(figure, claim, exp
         changed = excess_scaled(margin * factor) if value == "excess_loss" else scale(value, margin * factor)
         found = FIGURES[figure].findings(change(of_figure(paper_rows(), figure), experiment, changed, **columns))
         assert [bool(finding.holds) for finding in found if is_named(finding.claim, claim)] == [holds]
-
-
-@pytest.mark.parametrize("figure", ["6", "8"])
-def test_without_losses_in_common_nothing_can_be_told(figure):
-    rows = [
-        r for r in of_figure(paper_rows(), figure)
-        if r["experiment"] != "spectrum_at_losses"
-        or (r["epoch"] == "" or r["epoch"] < 30) == (r["shortcut_depth"] == 2)
-    ]  # fmt: skip
-    found = [finding for finding in FIGURES[figure].findings(rows) if "always smaller" in finding.claim]
-    assert len(found) == 2 and all(finding.holds is None for finding in found)
-
-
-def test_depths_of_infinite_condition_numbers_are_named_with_their_kind():
-    rows = infinite(XAVIER, (12,))(of_figure(paper_rows(), "5"))
-    numbers = {finding.claim.split(":")[0]: finding.numbers for finding in FIGURES["5"].findings(rows)}
-    assert numbers["Xavier, no shortcuts"].endswith("(depth 6); beyond float64 in some or all runs at depth 12")
-    assert "beyond" not in numbers["orthogonal, no shortcuts"]
 
 
 def test_the_slope_is_the_power_of_depth():

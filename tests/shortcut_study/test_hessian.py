@@ -11,7 +11,6 @@ from refusals import refused
 
 from shortcut_study.hessian import hessian, spectrum
 from shortcut_study.network import ShortcutNetwork
-from theory import shortcut_hessians
 from theory.shortcut.activations import ACTIVATIONS
 
 D, M = 3, 8
@@ -129,18 +128,6 @@ def test_the_data_may_come_in_blocks_of_any_size(monkeypatch):
     monkeypatch.setattr(tape, "_BLOCK_BYTES", 5 * 4 * M * D * network.depth * 8)
     np.testing.assert_allclose(hessian(network, weights, x, y, "piecewise"), whole[0], atol=1e-13)
     np.testing.assert_allclose(hessian(network, weights, x, y, "tape"), whole[1], atol=1e-13)
-
-
-@pytest.mark.parametrize(
-    "num_units, shortcut_depth, activations",
-    [*((R, n, ("linear",) * 3) for R, n in ((1, 1), (3, 1), (2, 2), (2, 3))), (2, 2, ("softplus", "tanh", "tanh"))],
-)
-def test_at_zero_it_is_the_theorem(num_units, shortcut_depth, activations):
-    network, _, x, y = problem(num_units, shortcut_depth, activations)
-    measured = hessian(network, network.initialize("exact_zero", 0), x, y)
-    theorem = shortcut_hessians.hessian_at_zero(x, y, num_units, shortcut_depth, *activations)
-    np.testing.assert_allclose(measured, theorem, atol=1e-12 * max(np.abs(theorem).max(), 1))
-    assert shortcut_depth < 3 or not measured.any()
 
 
 def test_every_activation_was_taken_by_the_tape():

@@ -115,16 +115,3 @@ def test_where_a_unit_is_no_safe_pivot_units_are_merged_and_the_count_is_right(m
     assert all(Counter(*stages)(shift) == count for stages, shift, count in cases)
     monkeypatch.setattr(inertia, "MAX_GROWTH", np.inf)  # what it was
     assert any(Counter(*stages)(shift) != count for stages, shift, count in cases)
-
-
-@pytest.mark.parametrize("network", NETWORKS, ids=name)
-def test_merged_stages_are_those_of_the_same_matrix(network):
-    weights, pair = 0.7 * network.initialize("xavier", 1), moments(*data(1))
-    eigenvalues = np.linalg.eigvalsh(hessian_from_moments(weights, *pair, shortcut=network.shortcut))
-    stages, end = stages_of_units(weights, *pair, network.shortcut)
-    while len(stages) > 1:
-        stages = inertia.in_twos(stages)
-    matrix = stages[0].Q + np.concatenate([np.kron(a, b).T for a, b in zip(stages[0].right, stages[0].left)]) @ end @ (
-        np.concatenate([np.kron(a, b) for a, b in zip(stages[0].right, stages[0].left)], axis=1)
-    )
-    np.testing.assert_allclose(np.linalg.eigvalsh(matrix), eigenvalues, atol=1e-12 * np.abs(eigenvalues).max())

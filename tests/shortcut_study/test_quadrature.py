@@ -240,10 +240,3 @@ def test_a_density_has_no_fewer_than_four_points_a_width_and_no_share_is_above_1
     seen = quad.Quadrature(nodes, weights, 0 * nodes, 1e-12)
     assert conditioning.summary(seen).index_range[1] == pytest.approx(0.95)
     assert conditioning.summary(seen, 5).index_range[1] == 1
-
-
-def test_the_stop_waits_for_the_slower_end():
-    h = np.append(np.linspace(-1, 1, 60), 9.0)  # the largest stands alone, the least in a crowd
-    d = lz.lanczos(lambda v: h * v, 61, 60, stop=lz.converged(1, 1e-4))
-    bounds = lz.ritz(d).error_bounds
-    assert max(bounds[0], bounds[-1]) <= 9e-4 and len(d.diagonal) > 15
