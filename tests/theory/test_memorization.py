@@ -141,6 +141,16 @@ def test_the_float32_estimate_is_no_idle_bound(digits):
     assert 1 <= min(ratios) and np.median(ratios) < 300
 
 
+@pytest.mark.parametrize("distance, seed", [(3e-4, 0), (1e-4, 1), (1e-5, 3), (1e-6, 2), (1e-6, 4)])
+def test_float32_points_with_near_copies_are_fitted(distance, seed):
+    rng = np.random.default_rng(seed)
+    points = rng.standard_normal((50, 10))
+    x = np.concatenate([points, points + distance * rng.standard_normal((50, 10))]).astype(np.float32)
+    labels = rng.integers(0, 3, 100)
+    network = memorize(x, labels, 3, seed=seed)
+    assert np.array_equal(network(x).argmax(1), labels)
+
+
 def test_points_too_close_for_float32_are_done_in_float64():
     x, labels = unit_points(40, 6)
     x = x.astype(np.float32)
