@@ -233,7 +233,8 @@ class Disk:
             child.communicate()
             return None
         failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", printed, re.M)
-        return failed[1] if failed else ""
+        is_broken = child.returncode in (3, 4)  # before the first test: a conftest.py that cannot be imported, say
+        return failed[1] if failed else arguments[0] if is_broken else ""
 
 
 def swept_on_disk(planted: list[mutants.Mutant], report: str, seconds: float, minutes: float) -> dict[str, str]:

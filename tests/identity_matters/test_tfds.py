@@ -31,7 +31,7 @@ from identity_matters.config import DataConfig, ModelConfig, TrainConfig
 from identity_matters.data import source as source_module
 from identity_matters.data.batches import StreamedBatches, open_batches
 from identity_matters.data.source import fits_in_memory, open_source
-from identity_matters.data.tfds import prepared_builder
+from identity_matters.data.tfds import _window, prepared_builder
 from identity_matters.distributed.workers import Workers
 from identity_matters.errors import UserError
 from identity_matters.evaluation import evaluate
@@ -429,3 +429,11 @@ def test_one_class_is_the_least_that_a_set_can_have(prepared, num_classes, tmp_p
         assert open_source(config).num_classes == 1
     else:
         assert "classes, which no set has" in refused(open_source, config)
+
+
+@pytest.mark.parametrize("place, corner", [((0, 0), (0, 0)), ((0.5, 0.5), (4, 12)), ((0.999, 0.999), (8, 24))])
+def test_a_window_of_a_png_is_a_part_of_it_pixel_by_pixel(place, corner):
+    """Of 64 pixels down and 80 across 7/8 of the shorter side, 56, at a place between the first and the last."""
+    image = np.random.default_rng(0).integers(0, 256, (64, 80, 3), np.uint8)
+    found = _window(tf.io.encode_png(image), (56, 56, 3), False, tf.constant(place, tf.float32))
+    np.testing.assert_array_equal(found, image[corner[0] : corner[0] + 56, corner[1] : corner[1] + 56])

@@ -115,3 +115,12 @@ def test_a_matrix_is_normal_to_a_share_of_its_square(size, defect, refused):
             rotations.block_diagonalize(size * U)
     else:
         rotations.block_diagonalize(size * U)
+
+
+@pytest.mark.parametrize("angle, sign", [(2.5, 1.0), (-0.7, -1.0), (0.0, -1.0)])
+def test_an_orthogonal_matrix_is_a_power_of_a_rotation_times_a_reflection_at_most(angle, sign):
+    Q = rotations.rotation(angle) @ np.diag([1.0, sign])
+    W, reflection = rotations.rotation_roots(Q, 5)
+    np.testing.assert_array_equal(reflection, np.diag([1.0, sign]))
+    np.testing.assert_allclose(np.linalg.matrix_power(W, 5) @ reflection, Q, atol=1e-14)
+    assert np.linalg.norm(W - np.eye(2), 2) == pytest.approx(2 * np.sin(abs(angle) / 10))
