@@ -30,9 +30,10 @@ from identity_matters import training
 from identity_matters.classifier import load_classifier
 from identity_matters.config import DataConfig, ModelConfig, TrainConfig
 from identity_matters.data import source as source_module
+from identity_matters.data.arrays import resized_images
 from identity_matters.data.batches import StreamedBatches, open_batches
 from identity_matters.data.source import fits_in_memory, open_source
-from identity_matters.data.tfds import _window, prepared_builder
+from identity_matters.data.tfds import _resize, _window, prepared_builder
 from identity_matters.distributed.workers import Workers
 from identity_matters.errors import UserError
 from identity_matters.evaluation import evaluate
@@ -438,3 +439,11 @@ def test_a_window_of_a_png_is_a_part_of_it_pixel_by_pixel(place, corner):
     image = np.random.default_rng(0).integers(0, 256, (64, 80, 3), np.uint8)
     found = _window(tf.io.encode_png(image), (56, 56, 3), False, tf.constant(place, tf.float32))
     np.testing.assert_array_equal(found, image[corner[0] : corner[0] + 56, corner[1] : corner[1] + 56])
+
+
+def test_a_smaller_image_has_a_part_of_every_pixel():
+    """Of four columns of which one is white; the two in the middle, which interpolation alone would take, are black."""
+    image = np.zeros((8, 8, 1), np.uint8)
+    image[:, ::4] = 255
+    for small in (_resize(tf.constant(image), (2, 2)), resized_images(image[None], 2)[0]):
+        assert np.abs(np.asarray(small, float) - 255 / 4).max() < 16
