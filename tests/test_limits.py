@@ -22,7 +22,7 @@ from study_rows import TWO, row
 
 from identity_matters import classifier, errors, evaluation, safe_loading, starting_weights
 from identity_matters.config import DataConfig, ModelConfig
-from identity_matters.data import arrays, folder, tfds, tfds_builder, tfds_files
+from identity_matters.data import arrays, folder, source, tfds, tfds_builder, tfds_files
 from identity_matters.distributed import parameter_server, rendezvous
 from identity_matters.errors import UserError
 from identity_matters.model import check_image_shape
@@ -349,3 +349,79 @@ def test_a_kept_product_is_no_program(tmp_path):
     (path,) = (tmp_path / "kept").glob("*.npy")
     np.save(path, np.array([Program()], object), allow_pickle=True)
     assert kept(np.ones(1)).tolist() == [1.0] and not (tmp_path / "ran").exists()
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """clock(module): a module's time, which its sleep moves, as a list of one number."""
+
+    def of(module):
+        now = [1000.0]
+        monkeypatch.setattr(
+            module, "time",
+            types.SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds)),
+        )  # fmt: skip
+        return now
+
+    return of
+
+
+def test_after_ten_seconds_a_line_says_that_batches_may_have_no_end(clock, capsys):
+    now, said = clock(arrays), []
+    for _ in arrays.in_turn("x", (k for k in range(20))):
+        now[0] += 1.01
+        said.append(capsys.readouterr().err)
+    assert [line[:24] for line in said if line] == ["note: x: 10 batches so f"] and said[10]
+
+
+def test_after_five_seconds_a_line_says_who_is_waited_for_and_after_ten_minutes_they_are_lost(clock, monkeypatch):
+    now, said = clock(rendezvous), []
+    monkeypatch.setattr(rendezvous, "is_listening", lambda address: address == "a:1")
+    monkeypatch.setattr("builtins.print", lambda line, **_: said.append((now[0] - 1000, line)))
+    with pytest.raises(errors.WorkerLost, match="the chief .*b:1 could not be reached within 600 seconds"):
+        rendezvous.await_listeners(["a:1", "b:1"], "the chief")
+    ((at, line),) = said
+    assert line == "the chief waits for b:1" and 5 < at < 5.2 and 600 < now[0] - 1000 < 600.2
+
+
+@pytest.mark.parametrize(
+    "ended, has_signal, seconds, code",
+    [
+        (-9, False, local.KILL_TIMEOUT, 137),  # 2: a worker was killed, which the others cannot notice
+        (3, False, 15, 3),  # which they do within 10 seconds, and log
+        (None, True, 30, errors.EXIT_CONTINUE),  # to save a checkpoint
+    ],
+)
+def test_workers_that_do_not_end_are_killed_after(ended, has_signal, seconds, code, clock):
+    now, signals_sent = clock(local), []
+
+    def send(number):
+        signals_sent.append((number, now[0]))
+        codes[1] = -9 if number == 9 else codes[1]
+        codes[0] = -9 if number == 9 and codes[0] is None else codes[0]
+
+    codes, job = [ended, None], object.__new__(local._Job)
+    job._workers = [types.SimpleNamespace(poll=lambda k=k: codes[k]) for k in range(2)]
+    job._names, job._passed_on_at, job._signal, job.log = ["0", "1"], None, send, lambda line: None
+    job._stop = types.SimpleNamespace(received=has_signal, latest_at=1000.0, number=15)
+    assert job._wait() == code and seconds in (2, 15, 30)
+    *_, (number, at) = signals_sent
+    assert number == 9 and seconds <= at - 1000 < seconds + 0.25
+    assert signals_sent[:-1] == [(15, 1000.0)] * has_signal
+
+
+@pytest.mark.parametrize("later, kills", [(0.45, False), (0.55, True)])
+def test_a_second_signal_within_half_a_second_counts_as_the_first(later, kills):
+    sent, job = [], object.__new__(local._Job)
+    job._passed_on_at, job._signal, job.log = None, sent.append, lambda line: None
+    job._stop = types.SimpleNamespace(received=True, latest_at=1000.0, number=2)
+    job._pass_on_signals()
+    job._stop.latest_at += later
+    job._pass_on_signals()
+    assert sent == [15] + [9] * kills
+
+
+@pytest.mark.parametrize("counts, is_one", [((10, 14), True), ((11, 13), False), ((2,), True), ((1, 1, 1), True)])
+def test_labels_that_are_sorted_by_chance_once_in_a_million_times_are_taken_for_sorted(counts, is_one):
+    """Of 24 labels 1,961,256 or 2,496,144 orders, of which two are sorted."""
+    assert source.is_mixed(np.repeat(np.arange(len(counts)), counts)) is is_one
