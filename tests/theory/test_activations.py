@@ -79,3 +79,9 @@ def test_an_activation_must_be_finite_at_the_data_alone():
     np.testing.assert_array_equal(activations.values_at_data(log, np.array([1.0, 1.0])), 0)
     assert refused(activations.values_at_data, log, np.array([1.0, -1.0])).endswith("is not at -1")
     assert activations.derivatives_at_zero("mid", (2, 3)) == (0, 2, 3)
+
+
+@pytest.mark.parametrize("place", ["pre", "mid", "post"])
+def test_an_unknown_name_is_refused_also_where_the_activation_has_no_effect(place):
+    assert "'cosine'" in refused(Activations(**{place: "cosine"}).check, 1)
+    Activations(**{place: (0.0, 1.0)}).check(1)  # a slope and a value need no name

@@ -2,6 +2,7 @@
 
 import math
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -182,3 +183,10 @@ def test_the_lower_bound_of_the_condition_number_is_its_formula_from_two_dimensi
     largest, least = np.linalg.eigvalsh(x.T @ x / 20)[-1], np.linalg.svd((x - y).T @ x / 20)[1][-1]
     assert sh.condition_number_lower_bound(x, y, 2) == pytest.approx(2 * largest / least)
     assert sh.condition_number_lower_bound(x, x, 2) == np.inf
+
+
+@pytest.mark.parametrize("share, is_singular", [(1.9, True), (2.1, False)])
+def test_a_hessian_is_singular_within_the_rounding_of_its_size(share, is_singular, monkeypatch):
+    least = share * np.finfo(np.float64).eps  # of two eigenvalues
+    monkeypatch.setattr(sh, "spectrum_at_zero", lambda *_: SimpleNamespace(eigenvalues=np.array([-1.0, least])))
+    assert sh.condition_number_at_zero(None, None, 1, 2) == (math.inf if is_singular else pytest.approx(1 / least))
