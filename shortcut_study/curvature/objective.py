@@ -102,7 +102,7 @@ class Objective(NamedTuple):
         require(len(values.shape) > 0, f"{one}, without a mean over them; it gave one number")
         require(values.shape[0] in (None, z.shape[0]), f"{one}, it gave {values.shape} for {z.shape}")
         masks = [ops.cast(of, self.dtype) for of in (mask, get_keras_mask(values)) if of is not None]
-        values, counted = ops.cast(values, self.dtype), math.prod(masks) if masks else 1.0
+        values, counted = ops.cast(values, self.dtype), math.prod(masks)
         count, by_shape = ops.cast(ops.size(values), self.dtype), not masks
         if masks:
             count = count * ops.mean(counted)

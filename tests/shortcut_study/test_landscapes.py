@@ -9,6 +9,7 @@ import pytest
 from refusals import refused
 
 from shortcut_study import curvature
+from shortcut_study.curvature import landscapes, quadrature
 from shortcut_study.curvature.landscapes import TOLERANCE, random_direction
 
 X, CLASSES = hessian_cases.X, hessian_cases.CLASSES
@@ -131,8 +132,20 @@ def test_a_landscape_is_drawn_as_contours_or_a_curve_beside_its_quadratic_model(
         ({"directions": "steepest"}, 'directions must be "random", "eigenvectors", or one or two vectors, got'),
         ({"directions": np.ones(26)}, r"vectors \[27\], got shape \(1, 26\)"),
         ({"directions": np.ones((3, 27))}, r"got shape \(3, 27\)"),
-        ({"directions": np.full(27, np.inf)}, "one or two finite vectors"),
+        ({"directions": np.append(np.ones(26), np.inf)}, "one or two finite vectors"),
     ],
 )
 def test_a_mistake_is_one_line(h, arguments, words):
     assert re.search(words, refused(h.landscape, progress=False, **arguments))
+
+
+def test_eigenvectors_are_looked_for_from_the_first_vector_of_a_spectrum_whose_products_may_be_kept(h, monkeypatch):
+    seeds = []
+    for module in (landscapes, quadrature):
+        own = module.lanczos
+        monkeypatch.setattr(
+            module, "lanczos", lambda *given, own=own, **rest: seeds.append(given[3]) or own(*given, **rest)
+        )
+    h.spectrum(seed=3, order=5, num_vectors=1, progress=False)
+    h.landscape("eigenvectors", points=3, seed=3, progress=False)
+    assert seeds[0] == seeds[-1] == [3, 0] and len(seeds) > 2

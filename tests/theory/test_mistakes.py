@@ -57,6 +57,7 @@ MISTAKES = [
     (networks.loss, (np.zeros((2, 0, 3, 3)), X, Y), r"weights must be .* got shape \(2, 0"),
     (factorization.factorize, (EYE * 1j, 3), "R must be real numbers, got complex128"),
     (lr.risk, (LAYERS * 1j, EYE, EYE), "A must be real numbers"),
+    (lr.risk, (np.ones(3), EYE, EYE), r"must have shapes .* got \(3,\)"),
     (lr.standard_gradient, (LAYERS * 1j, EYE, EYE), "W must be real numbers"),
     (networks.output_growth, (0, 2), "num_units and shortcut_depth must be whole numbers of at least 1, got 0 and 2"),
     (networks.output_growth, (2, 1.5), "num_units and shortcut_depth must be whole .*, got 2 and 1.5"),
