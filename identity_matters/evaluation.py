@@ -16,7 +16,6 @@ from identity_matters.config import DataConfig, TrainConfig
 from identity_matters.data.arrays import (
     as_examples,
     as_integers,
-    as_numbers,
     batches_of,
     is_batched,
     require_stored,
@@ -224,12 +223,9 @@ def _with_share(config: DataConfig, known: DataConfig) -> DataConfig:
 
 
 def _first_examples(batches: Iterable, max_examples: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields the batches as arrays, up to the first max_examples examples (0: all)."""
+    """Yields the batches, arrays of images and labels, up to the first max_examples examples (0: all)."""
     num_left = max_examples
-    for batch in batches:
-        require(isinstance(batch, tuple | list) and len(batch) == 2, _NO_DATASET)
-        images, labels = as_numbers("images", batch[0]), as_numbers("labels", batch[1])
-        require(images.ndim > 0 and labels.ndim > 0, _NO_DATASET)
+    for images, labels in batches:
         if labels.ndim == 2:  # one-hot
             labels, _ = as_integers("labels", labels, say=lambda line: None)
         if max_examples:

@@ -425,3 +425,17 @@ def test_a_second_signal_within_half_a_second_counts_as_the_first(later, kills):
 def test_labels_that_are_sorted_by_chance_once_in_a_million_times_are_taken_for_sorted(counts, is_one):
     """Of 24 labels 1,961,256 or 2,496,144 orders, of which two are sorted."""
     assert source.is_mixed(np.repeat(np.arange(len(counts)), counts)) is is_one
+
+
+@pytest.mark.parametrize("num_fitting", [0, 1])
+def test_weights_to_begin_with_have_one_variable_at_least_that_fits(num_fitting, monkeypatch):
+    given = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, use_bias=False, name="a")])
+    name = "a" if num_fitting else "b"
+    network = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, use_bias=False, name=name)])
+    monkeypatch.setattr(starting_weights, "load_source", lambda _: given)
+    if num_fitting:
+        assert starting_weights.take_weights(network, "given").startswith("1 of the network's 1 variables begin with")
+        np.testing.assert_array_equal(network.get_weights()[0], given.get_weights()[0])
+    else:
+        with pytest.raises(UserError, match="init_from given has no weights of the names and shapes"):
+            starting_weights.take_weights(network, "given")

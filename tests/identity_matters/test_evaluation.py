@@ -395,6 +395,7 @@ UNFIT = [
     (lambda x, y: [x.tolist(), y.tolist()], NO_BATCHES),
     (lambda x, y: 5, NO_BATCHES),
     (lambda x, y: [(1.0, 1)], NO_BATCHES),
+    (lambda x, y: [(x, 1)], NO_BATCHES),
 ]
 
 
