@@ -429,9 +429,10 @@ def test_labels_that_are_sorted_by_chance_once_in_a_million_times_are_taken_for_
 
 @pytest.mark.parametrize("num_fitting", [0, 1])
 def test_weights_to_begin_with_have_one_variable_at_least_that_fits(num_fitting, monkeypatch):
-    given = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, use_bias=False, name="a")])
-    name = "a" if num_fitting else "b"
-    network = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, use_bias=False, name=name)])
+    given, network = (
+        keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, use_bias=False, name=name)], name="network")
+        for name in ("a", "a" if num_fitting else "b")
+    )
     monkeypatch.setattr(starting_weights, "load_source", lambda _: given)
     if num_fitting:
         assert starting_weights.take_weights(network, "given").startswith("1 of the network's 1 variables begin with")
