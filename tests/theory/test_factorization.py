@@ -135,3 +135,12 @@ def test_the_gradient_by_which_the_lower_bound_is_sought_is_that_of_its_value(nu
     for i, unit in enumerate(np.eye(4)):
         above, below = (fz._turn_and_stretch(x + sign * step * unit, R, 0.3, num_layers)[0] for sign in (1, -1))
         assert gradient[i] == pytest.approx((above - below) / (2 * step), rel=1e-6, abs=1e-8)
+
+
+@pytest.mark.parametrize("share, is_singular", [(1.9, True), (2.1, False)])
+def test_a_matrix_is_singular_within_the_rounding_of_its_size(share, is_singular):
+    R = np.diag([1.0, share * np.finfo(np.float64).eps])  # two rows
+    if is_singular:
+        assert "must not be singular" in refused(fz.singular_parts, R)
+    else:
+        np.testing.assert_array_equal(fz.singular_parts(R)[1][1], np.diag(R))
