@@ -394,6 +394,13 @@ def test_floats_of_16_levels_are_images_and_of_15_are_not():
             assert "would lose nearly everything" in refused(loaded_name, (images, labels, images, labels))
         else:
             assert loaded_name((images, labels, images, labels))
+        # In whole numbers nothing is lost, but in both splits.
+        whole = np.arange(16 * 64).reshape(16, 8, 8) % levels * 1.0
+        assert loaded_name((whole, labels, whole, labels))
+        if levels < 16:
+            assert "would lose nearly everything" in refused(
+                loaded_name, (whole, labels, np.minimum(whole, 7.5), labels)
+            )
 
 
 def of_values(*values, dtype=np.float32):

@@ -4,10 +4,11 @@ import dataclasses
 
 import numpy as np
 import pytest
+from begun import begin
 
-from identity_matters import networks
+from identity_matters import classifier, networks
 from identity_matters.classifier import load_classifier
-from identity_matters.config import ModelConfig
+from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.model import standardize
 
 STANDARD = {"residual_initializer": "standard", "use_batch_norm": True}
@@ -27,3 +28,8 @@ def test_logits_are_those_of_moving_averages_and_without_dropout(name):
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
     in_training = network(standardize(images), training=True).numpy()
     assert np.abs(in_training - expected).max() > 0.01 * np.abs(expected).max()
+
+
+def test_the_names_of_classes_are_those_of_the_run_s_config_json(tmp_path):
+    begin(tmp_path, TrainConfig(), status="done", class_names=["a", "b"])
+    assert classifier._class_names(str(tmp_path / "model.keras")) == ("a", "b")  # which need not hold any
