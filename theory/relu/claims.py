@@ -182,7 +182,7 @@ def ball(rng: np.random.Generator, trials: int) -> Pairs:
         setting, x = search.Setting(d, depth, width, 200, radius), rng.standard_normal((1, 200, d))
         student, teacher = search.draw_weights(rng, 2, setting)[:, None]
         if trial % 5 == 0:  # one input; each block of the teacher multiplies h by 1 + τ², of the student by 1 − τ²
-            x = np.ones((1, 1, 1))
+            x = np.full((1, 1, 1), 2.0)
             teacher = radius * np.ones((1, depth, 2, 1, 1))
             student = teacher * np.array([1, -1])[:, None, None]
         y = networks.forward(teacher, x)
