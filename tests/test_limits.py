@@ -288,11 +288,12 @@ def test_losses_below_rounding_count_as_rounding():
     assert (best.rate, best.mean) == (0.1, 1e-20)
 
 
-def test_a_batch_of_a_network_of_a_file_fills_a_gigabyte_at_most(monkeypatch):
-    monkeypatch.setattr(classifier, "largest_output", lambda _: 2**20)
+@pytest.mark.parametrize("largest, images", [(2**20, 256), (2**28, 1), (2**29, 1)])
+def test_a_batch_of_a_network_of_a_file_fills_a_gigabyte_at_most_but_has_an_image(largest, images, monkeypatch):
+    monkeypatch.setattr(classifier, "largest_output", lambda _: largest)
     monkeypatch.setattr(classifier, "_class_names", lambda _: ())
     network = keras.Sequential([keras.Input((4, 4, 1)), keras.layers.Flatten(), keras.layers.Dense(2)])
-    assert classifier._network_classifier(network, "a.keras").max_batch == 256
+    assert classifier._network_classifier(network, "a.keras").max_batch == images
 
 
 @pytest.mark.parametrize("num_classes", [5, 6])

@@ -1,6 +1,7 @@
 """metrics.csv and TensorBoard's events after a kill between the two, and on a full disk."""
 
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import keras
 import numpy as np
@@ -66,3 +67,17 @@ def test_a_resumed_run_draws_the_picture_of_one_that_was_never_interrupted(run, 
     resumed.add(row(10) | rate, network)
     assert resumed.rows == whole.rows == read_metrics(run.file("metrics.csv"))
     assert learning_rate_drops(resumed.rows) == []
+
+
+def test_tensorboard_gets_each_number_each_kernel_s_histogram_and_the_picture(run, network, monkeypatch):
+    monkeypatch.setattr(metrics_log, "figure_to_array", lambda figure: np.full((2, 2, 3), 255, np.uint8))
+    log = metrics_log.MetricsLog(run, 0)
+    log._writer = MagicMock()
+    log.add(row(5), network)
+    scalars = {call.args[0]: call.args[1:] for call in log._writer.add_scalar.call_args_list}
+    assert scalars == {metrics_log.tag(name): (value, 5) for name, value in row(5).items() if name != "step"}
+    kernels = [layer for layer in network.layers if isinstance(layer, keras.layers.Conv2D)]
+    drawn = log._writer.add_histogram.call_args_list
+    assert [(call.args[0], call.kwargs["bins"]) for call in drawn] == [(f"weights/{k.name}", 64) for k in kernels]
+    ((name, picture, step), _) = log._writer.add_image.call_args
+    assert (name, step, picture.dtype) == ("pictures/convergence", 5, np.uint8) and (picture[0] == 255).all()

@@ -32,6 +32,8 @@ def test_the_command_of_the_docs_sweeps_the_preset_s_run():
     [
         ("widths=16,32,64;32,64,128", [(16, 32, 64), (32, 64, 128)]),
         ("use_batch_norm=true,false", [True, False]),
+        ("use_batch_norm=Yes,no", [True, False]),
+        ("use_batch_norm=0,1", [False, True]),
         ("residual_initializer=small,zero", ["small", "zero"]),
         ("train_steps=100,200", [100, 200]),
         ("clip_norm=0, 1e-1", [0.0, 0.1]),
