@@ -192,11 +192,12 @@ class Disk:
         direct, others = ([str(f.relative_to(ROOT)) for f in near if (near[f] > 1) == far] for far in (False, True))
         direct.sort(key=lambda file: near[ROOT / file])
         direct += [f"{DOCTESTS}[{mutant.module}]"] * (">>> " in mutant.file.read_text())
-        for tests, marker in itertools.product((direct, others), ("not slow and not nightly", "slow")):
-            while tests and time.monotonic() < end:
+        of_each = itertools.product((direct, others), ("not slow and not nightly", "slow"))
+        for file, marker in ((file, marker) for files, marker in of_each for file in files):
+            while time.monotonic() < end:
                 (self.root / path).write_bytes(mutant.written(mutant.file.read_bytes()))
                 unsound = [f"--deselect={test}" for test, is_sound in self.is_sound.items() if not is_sound]
-                test = self.failure([*tests, "-m", marker, *unsound], end - time.monotonic())
+                test = self.failure([file, "-m", marker, *unsound], end - time.monotonic())
                 (self.root / path).write_bytes(mutant.file.read_bytes())
                 if not test:
                     break
