@@ -110,3 +110,8 @@ def test_arrays_of_a_file_that_nothing_reads_are_named(tmp_path, capfd):
     np.savez(tmp_path / "mine.npz", **arrays, val_images=x, val_labels=y)
     load_npz(str(tmp_path / "mine.npz"))
     assert "note: mine.npz: val_images, val_labels are not read; the errors are those" in capfd.readouterr().err
+
+
+def test_a_file_that_is_not_there_is_said_in_the_words_of_the_system(tmp_path):
+    found = refused(open_source, DataConfig(npz=str(tmp_path / "none.npz")))
+    assert f"cannot read {tmp_path}/none.npz as an .npz file: No such file or directory; " in found

@@ -237,6 +237,7 @@ def test_a_training_crop_as_large_as_the_output_is_not_resized(jpeg):
 
 
 def test_streamed_test_images_are_their_central_windows(jpeg):
+    assert stream(jpeg, batch_size=4).test_steps == -(-NUM_TEST // 4)  # the last of them smaller
     images, labels = open_source(jpeg).read("test", np.arange(NUM_TEST))
     assert sorted(labels) == list(range(NUM_TEST))
     for image, label in zip(images, labels):
