@@ -203,7 +203,11 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+# As "reversal" they have a gradient that is not the loss's derivative.
+SLOW = "reversal, a block", "reversal, Gauss–Newton", "clipping", "rounding", "a stop", "recompute_grad behind zeros"
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in REFUSED])
 def test_what_is_refused_is_one_line_before_the_first_number(name):
     words, make, changes = REFUSED[name]
     keras.utils.set_random_seed(0)
