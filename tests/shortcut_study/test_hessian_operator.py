@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from hessian_cases import CASES, QUICK, QUICK_ON_JAX, hidden, plain, sequential
+from hessian_cases import CASES, QUICK, QUICK_ON_JAX, hidden, numpy_loss, plain, sequential
 from scipy.sparse.linalg import eigsh
 from tensorflow.python.framework.ops import gradient_registry
 
@@ -151,19 +151,11 @@ def test_all_products_at_once_are_the_matrix_of_a_network_in_numpy(model, gauss_
 
 def test_loss_and_gradient_at_any_weights_are_those_of_the_numpy_network(model):
     h = curvature.Hessian(model, X, CLASSES, dtype="float64", batch_size=4)
-    here = np.concatenate([v.numpy().astype(np.float64).ravel() for v in model.trainable_variables])
-    random = np.random.default_rng(0)
-    there = here + 0.3 * random.standard_normal(27)
-
-    def loss(w):
-        kernel, bias, last, offset = (w[a:b] for a, b in ((0, 12), (12, 15), (15, 24), (24, 27)))
-        z = np.tanh(X @ kernel.reshape(4, 3) + bias) @ last.reshape(3, 3) + offset
-        return np.mean(np.log(np.exp(z).sum(1)) - z[np.arange(len(z)), CLASSES])
-
-    for step, at in ((None, here), (there - here, there)):
-        assert h.loss_at(step) == pytest.approx(loss(at), rel=1e-12)
-        v = random.standard_normal(27)
-        slope = (loss(at + 1e-5 * v) - loss(at - 1e-5 * v)) / 2e-5
+    step, v = np.random.default_rng(0).standard_normal((2, 27))
+    for step in (None, 0.3 * step):
+        at = 0.0 if step is None else step
+        assert h.loss_at(step) == pytest.approx(numpy_loss(model, at), rel=1e-12)
+        slope = (numpy_loss(model, at + 1e-5 * v) - numpy_loss(model, at - 1e-5 * v)) / 2e-5
         assert h.gradient_at(step) @ v == pytest.approx(slope, rel=1e-8)
 
 

@@ -21,21 +21,13 @@ def h():
     return curvature.Hessian(hessian_cases.plain(), X, CLASSES, dtype="float64", batch_size=4)
 
 
-def numpy_loss(h, step):
-    values = [v.numpy().astype(np.float64) for v in h.model.trainable_variables]
-    w = np.concatenate([v.ravel() for v in values]) + step
-    kernel, bias, last, offset = (w[a:b] for a, b in ((0, 12), (12, 15), (15, 24), (24, 27)))
-    z = np.tanh(X @ kernel.reshape(4, 3) + bias) @ last.reshape(3, 3) + offset
-    return np.mean(np.log(np.exp(z).sum(1)) - z[np.arange(len(z)), CLASSES])
-
-
 def test_losses_on_a_plane_are_those_of_a_numpy_network_and_the_quadratic_model_is_right_to_third_order(h):
     u, v = np.random.default_rng(0).standard_normal((2, 27))
     wide, narrow = (h.landscape((u, v), span=span, points=5, progress=False) for span in (0.2, 0.02))
     for found in (wide, narrow):
-        exact = [[numpy_loss(h, a * u + b * v) for b in found.positions] for a in found.positions]
+        exact = [[hessian_cases.numpy_loss(h.model, a * u + b * v) for b in found.positions] for a in found.positions]
         np.testing.assert_allclose(found.losses, exact, rtol=1e-12)
-        assert found.here == pytest.approx(numpy_loss(h, 0), rel=1e-12)
+        assert found.here == pytest.approx(hessian_cases.numpy_loss(h.model), rel=1e-12)
     errors = [np.abs(found.losses - found.quadratic).max() for found in (wide, narrow)]
     assert 0 < errors[1] < 2e-3 * errors[0]  # a thousandth, at a tenth of the distance
     line = h.landscape(u, span=0.2, points=5, progress=False)
