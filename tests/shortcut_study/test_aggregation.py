@@ -83,6 +83,11 @@ def test_along_the_loss_leaves_out_what_comes_after_a_divergence():
     np.testing.assert_array_equal(along_loss(rows + diverged, "loss", "norm"), along_loss(rows, "loss", "norm"))
 
 
+def test_along_the_loss_the_deviation_of_three_runs_is_that_of_a_sample():
+    band = along_loss(runs(*[[(1.0, value), (0.1, value)] for value in (1.0, 2.0, 6.0)]), "loss", "norm", log=False)
+    np.testing.assert_allclose(band.std, np.std([1, 2, 6], ddof=1))
+
+
 def final(depth, rate, *losses):
     rows = []
     for seed, loss in enumerate(losses):
