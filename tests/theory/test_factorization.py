@@ -83,6 +83,24 @@ def test_where_there_is_no_principal_logarithm_principal_says_so_and_best_is_pol
     assert relative(multiply(A), R) < 1e-6
 
 
+# Below 1e-8 the angle of acos(1 − ε) alone exceeds it: then the "bound" is beaten. atan2 as above does not.
+@given(
+    d=st.integers(1, 6),
+    num_layers=st.integers(1, 12),
+    log10_norm=st.one_of(st.floats(-12, -6), st.floats(-3, -0.01)),
+    seed=st.integers(0, 10**6),
+)
+@settings(REPEATABLE, max_examples=40)
+def test_no_factorisation_goes_below_the_lower_bound(d, num_layers, log10_norm, seed):
+    A = np.random.default_rng(seed).standard_normal((num_layers, d, d))
+    A *= 10**log10_norm / norms(A)[:, None, None]
+    R = multiply(A)
+    kappa = np.linalg.cond(R)
+    if np.linalg.det(R) < 0 or kappa > 1e10:
+        return
+    assert fz.norm_lower_bound(R, num_layers) <= 10**log10_norm * (1 + 1e-9) + 10 * d * EPSILON * kappa
+
+
 def test_a_bound_too_large_for_a_float_is_infinite():
     R = np.array([[1.0, 1e5], [0.0, 1.0]])  # ‖log R‖ = 1e5: e^{1e5} − 1. math.expm1 raises OverflowError.
     assert fz.norm_bound(R, 1, "principal") == math.inf

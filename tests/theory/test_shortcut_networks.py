@@ -61,6 +61,11 @@ def test_the_network_is_what_the_definitions_say_one_example_at_a_time(num_units
     assert sn.loss(weights, x, y, **activations) == pytest.approx(naive_loss(weights, x, y, **activations), rel=1e-10)
 
 
+def test_the_linear_map_is_that_of_the_linear_network():
+    weights, x, _ = problem(3, 2, 4, 5)
+    np.testing.assert_allclose(sn.forward(weights, x), x @ sn.linear_map(weights).T)
+
+
 @pytest.mark.parametrize("name", ["softplus", "sigmoid", "tanh", "relu"])
 def test_activations_do_not_overflow(name):
     with np.errstate(all="raise", under="ignore"):
