@@ -65,6 +65,12 @@ def test_the_weights_of_the_whole_sum_to_one_and_the_mean_eigenvalue_takes_probe
     assert (mean, error) == pytest.approx((samples.mean(), 3.18245 * samples.std(ddof=1) / 2), rel=1e-4)
 
 
+@pytest.mark.parametrize("num_vectors, rows, probes", [(3, 3, 0), (5, 5, 0), (6, 4, 2)])
+def test_of_six_vectors_and_more_four_give_the_density_and_the_others_the_trace(num_vectors, rows, probes):
+    quadrature = found(order=10, num_vectors=num_vectors)[0]
+    assert (len(quadrature.nodes), len(quadrature.probes)) == (rows, probes)
+
+
 def test_fewer_products_give_a_closer_trace_than_vectors_without_deflation(default):
     quadrature, _, calls = default
     plain = quad.lanczos_quadrature(lambda v: VALUES * v, 2000, 1, len(calls))

@@ -137,6 +137,17 @@ def test_the_percentile_s_range_is_where_a_tenth_may_and_must_have_been_passed()
     assert conditioning.summary(seen._replace(error_bounds=np.full((1, 5), 2.1e-9))).p10_range[1] == found.p10_range[1]
 
 
+@pytest.mark.parametrize("dim", [50, 1_000])
+def test_the_percentile_s_range_is_wider_by_two_standard_errors_of_a_tenth(dim):
+    rng = np.random.default_rng(0)
+    nodes, weights = np.sort(rng.standard_normal((3, 40))), rng.dirichlet(np.ones(40), 3)
+    seen, error = quad.Quadrature(nodes, weights, 0 * nodes, 1e-12), np.sqrt(2 * 0.1 * 0.9 / ((dim + 2) * 3))
+    sizes = np.append(0.0, np.sort(np.abs(nodes), None))
+    least, most = np.array([conditioning._shares(seen, -size, size) for size in sizes]).T
+    expected = sizes[np.argmax(most >= 0.1 - 2 * error)], sizes[np.argmax(least >= 0.1 + 2 * error)]
+    assert conditioning.summary(seen, dim).p10_range == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("skew", [0.0, 1e-6, 1e-4])
 def test_the_asymmetry_is_the_largest_difference_of_two_forms_and_rounding_counts_it(skew):
     rng = np.random.default_rng(0)
