@@ -17,7 +17,6 @@ from shortcut_study.figures.finding import (
     Finding,
     findings_table,
     paired,
-    slope,
 )  # fmt: skip
 
 
@@ -227,11 +226,6 @@ def test_the_words_of_the_paper_end_where_their_constants_say(figure, claim, exp
         changed = excess_scaled(margin * factor) if value == "excess_loss" else scale(value, margin * factor)
         found = FIGURES[figure].findings(change(of_figure(paper_rows(), figure), experiment, changed, **columns))
         assert [bool(finding.holds) for finding in found if is_named(finding.claim, claim)] == [holds]
-
-
-def test_the_slope_is_the_power_of_depth():
-    depths = np.array([2, 6, 24])
-    assert slope(depths, np.log10(5 * depths**1.5)) == pytest.approx(1.5)
 
 
 def test_one_depth_shows_no_growth():

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from study_rows import change, infinite, judged, of_figure, paper_rows, row
 
-from shortcut_study.aggregation import along_loss, rows_of_architecture, select
 from shortcut_study.architectures import LABELS, ONE, ORTHOGONAL, TWO, XAVIER
 from shortcut_study.figures import convolutional, figure_10
 from shortcut_study.figures.all_figures import FIGURES
@@ -152,13 +151,6 @@ def test_a_loss_that_fewer_than_half_of_all_runs_pass_does_not_count(figure):
     found = of_xavier(figure, rows_without(figure, TWO, SEEDS[1:], 1))
     assert (found.holds, found.num_runs) == (None, 0)
     assert found.numbers == f"{NOTHING_SHARED}; 5 of 6 runs of 2-shortcut diverged"
-
-
-def test_half_of_all_runs_is_enough():
-    rows = select(rows_without("6", TWO, (3, 4, 5), 1), experiment="spectrum_at_losses")
-    assert set(along_loss(rows_of_architecture(rows, TWO), "excess_loss", "max_abs").count) == {3}
-    rows = select(rows_without("6", TWO, (2, 3, 4, 5), 1), experiment="spectrum_at_losses")
-    assert not len(along_loss(rows_of_architecture(rows, TWO), "excess_loss", "max_abs").x)
 
 
 def test_the_other_claims_of_figures_6_and_8_name_them_too():
