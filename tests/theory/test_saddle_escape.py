@@ -64,9 +64,22 @@ def test_the_predicted_times_are_their_integrals_in_closed_form(gap):
     assert saddle_escape.predicted_steps("descent", 1, gap, 0.0, rate) == pytest.approx(-math.log(1 - share) / rate)
 
 
-def test_the_polar_factor_of_a_stack_is_orthogonal_and_zero_where_a_matrix_is():
-    polar = update_rules.polar_factor(np.stack([np.random.default_rng(0).standard_normal((4, 4)), np.zeros((4, 4))]))
-    np.testing.assert_allclose(polar @ polar.swapaxes(1, 2), [np.eye(4), np.zeros((4, 4))], atol=1e-12)
+def test_the_polar_factor_is_orthogonal_whatever_the_scale_and_zero_where_the_matrix_is():
+    G = np.random.default_rng(0).standard_normal((5, 4, 4))
+    polar = update_rules.polar_factor(G)
+    np.testing.assert_allclose(polar @ polar.swapaxes(1, 2), np.broadcast_to(np.eye(4), (5, 4, 4)), atol=1e-12)
+    np.testing.assert_allclose(update_rules.polar_factor(1e-9 * G), polar, atol=1e-12)
+    np.testing.assert_array_equal(update_rules.polar_factor(np.zeros((2, 2))), 0)
+    np.testing.assert_allclose(update_rules.polar_factor(np.diag([3.0, 0.0])), np.diag([1.0, 0.0]))
+
+
+def test_momentum_sums_gradients_and_orthogonalised_updates_look_ahead():
+    g, buffer = np.diag([1.0, 2.0]), np.diag([5.0, -1.0])
+    np.testing.assert_allclose(update_rules.direction("momentum", g, buffer)[0], np.diag([5.5, 1.1]))
+    move, after = update_rules.direction("orthogonalised", g, buffer)
+    np.testing.assert_allclose(move, np.eye(2))
+    np.testing.assert_allclose(after, np.diag([5.5, 1.1]))
+    assert update_rules.direction("descent", g, buffer) == (g, buffer)
 
 
 def test_a_singular_value_a_billion_times_smaller_is_no_rounding_for_the_polar_factor():
