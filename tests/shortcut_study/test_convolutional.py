@@ -48,7 +48,10 @@ def dense(config, examples, seed=0) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.fixture(
     scope="module",
-    params=[ONE, pytest.param(TWO, marks=pytest.mark.slow), BATCH_NORM],  # which is TWO with batch normalisation
+    params=[
+        *(pytest.param(of, marks=pytest.mark.slow) for of in (ONE, TWO)),
+        BATCH_NORM,
+    ],  # which is TWO with batch normalisation
     ids=["one", "two", "batch norm"],
 )
 def case(request, examples):

@@ -49,7 +49,7 @@ def test_the_closed_form_is_the_second_difference_of_the_loss(num_units, shortcu
     np.testing.assert_allclose(closed, differences(network, weights, x, y), atol=1e-6 * np.abs(closed).max())
 
 
-QUICK = {(1, 2, True), (3, 2, False), (2, 3, True)}
+QUICK = {(3, 2, False), (2, 3, True)}
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_closed_form_piecewise_and_tape_agree_to_rounding(num_units, shortcut_de
     np.testing.assert_allclose(tape, closed, atol=1e-12 * np.abs(closed).max())
 
 
-QUICK_RELU = {(RELU[0], 1, True), (RELU[0], 3, False), (RELU[1], 2, True), (RELU[2], 2, False), (RELU[2], 3, True)}
+QUICK_RELU = {(RELU[0], 2, False), (RELU[1], 1, True), (RELU[2], 3, True)}
 
 
 @pytest.mark.parametrize(

@@ -207,6 +207,7 @@ def test_other_threads_find_tensorflow_s_own_gradients_during_a_product(model, m
     assert found == [own]
 
 
+@pytest.mark.slow
 def test_mixed_precision_and_half_precision_are_measured_in_float32():
     keras.utils.set_random_seed(0)
     for policy in ("mixed_bfloat16", "bfloat16"):
@@ -226,6 +227,7 @@ def test_dropout_has_one_mask_in_another_type_too():
     np.testing.assert_allclose(h @ v, differences, atol=1e-7 * np.abs(differences).max())
 
 
+@pytest.mark.slow  # the table has a case of them
 def test_whole_numbers_stay_what_they_are_beyond_those_of_float32():
     make, ids, labels, *_ = CASES["large whole numbers"]
     model = make()
