@@ -38,7 +38,8 @@ QUICK = "default", "a function", "own, whole labels", "probabilities", "ignored 
 QUICK += "cosine, squeezed", "masked outputs, gauss_newton", "tied words", "a weight in the loss", "inputs by name"
 QUICK += "outputs by name", "an output of whole numbers", "an own class", "large whole numbers", "LoRA", "SimpleRNN"
 QUICK += "products of those behind", "bilinear", "batch norm in training", "layer norm", "dropout in training"
-QUICK += "convolutions", "computed again", "called twice"
+QUICK += "convolutions", "computed again", "called twice", "softsign", "cumulative products", "a sum", "weighted"
+QUICK += "labels in a column", "smoothed"
 QUICK_ON_JAX = "tied words", "ignored labels, gauss_newton"
 
 
