@@ -103,8 +103,8 @@ def test_the_bar_does_not_count_the_time_of_compiling(model, monkeypatch):
 def test_the_gauss_newton_matrix_the_diagonal_and_the_layers_hang_from_the_same_name(model, h, dense, exact):
     newton = curvature.spectrum(model, X, CLASSES, gauss_newton=True, order=25, progress=False)
     assert newton.smallest[0] > -1e-4 > exact[0] and str(newton).startswith("Gauss–Newton matrix of the mean")
-    both = curvature.diagonal(model, X, CLASSES, num_vectors=200, progress=False)
-    pattern = r"trace \S+ ± \S+ \(95 % interval\), 131 diagonal entries from \S+ to \S+, 200 products"
+    both = curvature.diagonal(model, X, CLASSES, num_vectors=60, progress=False)
+    pattern = r"trace \S+ ± \S+ \(95 % interval\), 131 diagonal entries from \S+ to \S+, 60 products"
     assert re.fullmatch(pattern, str(both)) and abs(both.trace - exact.sum()) < 2 * both.trace_error
     assert (np.abs(both.diagonal - np.diag(dense)) <= both.diagonal_error + 1e-6).mean() > 0.9
     k1, b1, k2, b2 = model.trainable_variables
