@@ -1,4 +1,4 @@
-"""shortcut_study.hessian: closed form = piecewise = tape = differences = theory at zero; spectra."""
+"""shortcut_study.hessian: closed form = piecewise = tape = differences; spectra."""
 
 import itertools
 import re

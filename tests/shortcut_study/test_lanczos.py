@@ -1,4 +1,4 @@
-"""Lanczos and its quadrature: matrices of known spectrum, then the exact Hessian of a small n-shortcut network."""
+"""Lanczos and its quadrature: matrices of known spectrum, error bounds, ranges, what is refused."""
 
 import re
 

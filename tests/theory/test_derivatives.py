@@ -1,4 +1,4 @@
-"""The derivatives that serve as references, on functions whose derivatives are known; and evidence of a claim."""
+"""Mixed derivatives of a function whose derivatives are known; and evidence of a claim."""
 
 import math
 

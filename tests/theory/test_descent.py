@@ -1,4 +1,4 @@
-"""Gradient descent from zero: what each function says, against its formula written out."""
+"""Gradient descent from zero, and balanced layers: what each function says, against its formula written out."""
 
 import pathlib
 from decimal import Decimal, localcontext

@@ -1,4 +1,4 @@
-"""Near-identity factorisations: products multiplied out, layers against matrix powers, bounds against brute force."""
+"""Near-identity factorisations: products multiplied out, bounds against brute force, the limits of float64."""
 
 import math
 

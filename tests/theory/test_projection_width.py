@@ -1,4 +1,4 @@
-"""How wide the first layer must be: the law of a pair, the widths that are proved, the separation."""
+"""How wide the first layer must be: the widths that are proved, the separation, the default."""
 
 import numpy as np
 import pytest

@@ -71,11 +71,6 @@ def test_names_numbers_and_activations_of_your_own_say_the_same():
     np.testing.assert_array_equal(sh.hessian_at_zero(x, y, 2, 1, "softplus", "sigmoid", BENT), H)  # n = 1 has no mid
 
 
-def condition(H) -> float:
-    sizes = np.abs(np.linalg.eigvalsh(H))
-    return sizes.max() / sizes.min()
-
-
 @pytest.mark.parametrize("function", [sh.hessian_at_zero, sh.spectrum_at_zero, sh.condition_number_at_zero])
 @pytest.mark.parametrize("place, shortcut_depth", [("mid", 2), ("post", 1), ("post", 2)])
 def test_relu_at_mid_or_post_is_refused_but_the_order_of_stationarity_stands(function, place, shortcut_depth):

@@ -1,4 +1,4 @@
-"""n-shortcut networks: forward pass, gradient and least loss against loops, differences and scipy."""
+"""n-shortcut networks: the forward pass against loops, the order of stationarity, the way out of the saddle."""
 
 import numpy as np
 import pytest
