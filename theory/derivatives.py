@@ -32,9 +32,9 @@ def difference_gradient(function: Callable, weights: np.ndarray, *arguments: np.
     return gradient
 
 
-def difference_hessian(function: Callable, size: int) -> np.ndarray:
+def difference_hessian(function: Callable, size: int, step: float = 1e-4) -> np.ndarray:
     """Returns the Hessian [size, size] at zero, by central differences, of a function of a vector of np.longdouble."""
-    step = np.longdouble(1e-4)
+    step = np.longdouble(step)
     moves = step * np.eye(size, dtype=np.longdouble)
     hessian = np.zeros((size, size))
     for i, j in itertools.combinations_with_replacement(range(size), 2):

@@ -11,6 +11,7 @@ from refusals import refused
 
 from shortcut_study.hessian import hessian, spectrum
 from shortcut_study.network import ShortcutNetwork
+from theory.derivatives import difference_hessian
 from theory.shortcut.activations import ACTIVATIONS
 
 D, M = 3, 8
@@ -27,18 +28,12 @@ def problem(num_units=2, shortcut_depth=2, activations=("linear",) * 3, shortcut
 
 def differences(network, weights, x, y, step=1e-4):
     """Central second differences of the loss, parameters by unit, layer, column, row."""
-    flat = np.swapaxes(weights, -1, -2).ravel().astype(np.longdouble)
-    size, moves = len(flat), np.longdouble(step) * np.eye(len(flat), dtype=np.longdouble)
+    flat = np.swapaxes(weights, -1, -2).ravel()
 
-    def loss(vector):
-        return network.loss(np.swapaxes(vector.reshape(network.shape), -1, -2), x, y)
+    def loss(moved):
+        return network.loss(np.swapaxes((flat + moved).reshape(network.shape), -1, -2), x, y)
 
-    result = np.empty((size, size))
-    for i in range(size):
-        for j in range(i + 1):
-            corners = [loss(flat + a * moves[i] + b * moves[j]) for a in (1, -1) for b in (1, -1)]
-            result[i, j] = result[j, i] = (corners[0] - corners[1] - corners[2] + corners[3]) / (4 * step**2)
-    return result
+    return difference_hessian(loss, flat.size, step)
 
 
 @pytest.mark.parametrize("shortcut", [True, False])
