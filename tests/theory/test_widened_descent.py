@@ -57,3 +57,12 @@ def test_the_guarantee_is_its_formula_where_mu_is_far_below_the_norms(num_layers
 def test_a_moment_without_an_inverse_allows_nothing():
     said = widened.guarantee(general_problem(1.0, moment=np.array([1.0, 0.5, 0.0])), 3)
     assert said.allowed == pytest.approx(0, abs=1e-12) and said.rate == pytest.approx(1, abs=1e-12)
+
+
+def test_the_gradient_bound_takes_the_largest_norm_and_the_least_eigenvalue():
+    problem = general_problem(1.0)
+    layers = np.array([0.1, 0.5, 0.3])[:, None, None] * np.linalg.qr(np.ones((5, 5)) + np.eye(5))[0]
+    excess = widened.risk_and_gradient(problem, layers)[0]
+    expected = 4 * 3 * (0.2 * 0.4) ** 2 * (1 - 0.5) ** 4 * 0.15 * excess
+    assert widened.gradient_lower_bound(problem, layers) == pytest.approx(expected)
+    assert widened.gradient_lower_bound(problem, 2.1 * layers) == 0
