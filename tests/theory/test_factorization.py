@@ -133,7 +133,7 @@ def test_principal_is_refused_on_the_cut_and_not_beside_it_at_any_scale():
     for scale in (1e-5, 1.0, 1e5):
         R = scale * planes([math.pi - 1e-3], 2)
         assert relative(multiply(fz.factorize(R, 64, "principal")), R) < 1e-9
-        assert "eigenvalues" in refused(fz.factorize, scale * np.diag([-2.0, -0.5, 1.0]), 8, "principal")
+        assert "without eigenvalues on" in refused(fz.factorize, scale * np.diag([-2.0, -0.5, 1.0]), 8, "principal")
 
 
 @pytest.mark.parametrize("scale", [1e306, 1e-306])
