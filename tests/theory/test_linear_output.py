@@ -151,3 +151,10 @@ def test_the_descent_with_an_output_has_the_gradient_of_the_risk_that_it_lowers(
     assert function(start)[0] == pytest.approx(np.square(y - predicted).sum() / np.square(y - x).sum())
     by_differences = difference_gradient(lambda flat: function(flat)[0], start)
     np.testing.assert_allclose(function(start)[1], by_differences, atol=1e-8)
+
+
+def test_the_bounds_in_the_ball_are_proportional_to_the_second_moment():
+    for bound in (linear_output.ball_risk_bound, linear_output.reordering_risk_bound):
+        assert bound(3, 0.4, 5.0) == pytest.approx(5 * bound(3, 0.4, 1.0))
+    growth = (1 + 0.4**2) ** 3 - 1 - 3 * 0.4**2
+    assert linear_output.reordering_risk_bound(3, 0.4, 5.0) == pytest.approx(4 * growth**2 * 5.0)

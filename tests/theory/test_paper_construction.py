@@ -63,3 +63,12 @@ def test_the_second_interval_of_the_page_is_where_the_printed_bound_is_missed(nu
     assert (round(missed.min(), digits), round(missed.max(), digits)) == (low, high)
     page = (pathlib.Path(__file__).parents[2] / "docs" / "papers" / "theorems.md").read_text()
     assert rf"({low}, {high}) for $\ell={num_layers}$" in page
+
+
+@pytest.mark.parametrize("gamma", [1.5, -1.5])
+def test_the_scalings_are_as_many_for_a_small_singular_value_as_for_a_large_one(gamma):
+    A = fz.factorize(np.diag([math.exp(gamma), 1.0, 1.0]), 13, "paper")
+    determinants = np.linalg.det(np.eye(3) + A)
+    scalings = determinants[np.abs(determinants - 1) > 1e-9]
+    assert len(scalings) == paper_construction.allocation(1.5, 13).num_scalings
+    np.testing.assert_allclose(scalings, math.exp(gamma / len(scalings)))
