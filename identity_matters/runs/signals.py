@@ -184,6 +184,16 @@ def _leave_at_once() -> None:
     leave(EXIT_CONTINUE)
 
 
+def _remove_compiled_autograph() -> None:
+    """Removes what Python has compiled of the temporary modules of TensorFlow's AutoGraph, which removes these alone."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("__autograph_generated_file"):
+            compiled = getattr(module.__spec__, "cached", None) or ""
+            with contextlib.suppress(OSError):
+                os.remove(compiled)
+                os.rmdir(os.path.dirname(compiled))  # where it held nothing else
+
+
 def leave(code: int) -> None:
     """Ends the process, from any thread, without the destructors of tf.data, which can take 7 to 27 seconds.
 
@@ -194,6 +204,7 @@ def leave(code: int) -> None:
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     remove_temporary_folders()  # those whose removal a Ctrl-C has ended
+    _remove_compiled_autograph()
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):  # the error has been printed
         # In a thread that need not end: the writer of a log can wait for ever for a disk that was full.
         ending = threading.Thread(target=atexit._run_exitfuncs, daemon=True)

@@ -88,6 +88,7 @@ def test_the_same_arrays_go_on_and_others_are_another_run(given_run, tiny_config
     assert "another config" in refused(training.train, tiny_config, run_dir)
 
 
+@pytest.mark.slow
 def test_a_run_on_arrays_says_that_nothing_has_stored_them(given_run, digits):
     run_dir, row = given_run
     for path in (run_dir / "saved_model", run_dir / "model.keras"):
@@ -259,6 +260,7 @@ def test_a_run_on_data_sets_goes_on_and_is_evaluated_on_one(tiny_config, digits,
     assert training.train(longer, tmp_path / "run", data=(as_tf_data(x, y), as_tf_data(x_test, y_test)))["step"] == 6
 
 
+@pytest.mark.slow
 def test_evaluate_takes_every_form_too(tiny_run, digits):
     x, y = digits[2:]
     expected = evaluate(tiny_run, (x, y))

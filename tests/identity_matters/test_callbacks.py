@@ -54,6 +54,7 @@ def batches(first, stop):
     return [call for step in range(first, stop) for call in (f"batch {step}", f"{step} done")]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_results")
 def test_hooks_come_in_order_with_the_rows_and_change_nothing(short, short_run, tmp_path, capsys):
     log = Log()

@@ -140,6 +140,7 @@ def test_a_network_of_grey_images_computes_what_that_of_colour_images_does():
         assert "new: stem_conv/kernel [3, 3, 3, 4]" in take_weights(colour, "RUN")
 
 
+@pytest.mark.slow
 def test_a_run_begins_with_another_and_keeps_what_is_frozen(tiny_config, whole, tmp_path, capfd, monkeypatch):
     tuned = dataclasses.replace(tiny_config, init_from=str(whole), freeze="stem,stage1")
     training.train(tuned, tmp_path / "run")

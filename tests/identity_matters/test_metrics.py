@@ -71,6 +71,7 @@ def test_a_row_has_the_means_of_the_steps_since_the_row_before(rows, by_twos_run
         assert [row[name] for name in MEANS] == pytest.approx(means, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_epochs_images_operations_and_rates_are_those_of_the_updates_so_far(rows):
     assert [row["epoch"] for row in rows] == pytest.approx([step * 16 / 200 for step in (1, 2, 3, 4)])
     # 2·k²·a·b·h·w each: of the stem, for the kernel and the output; of the others, for the input too.

@@ -408,6 +408,7 @@ def test_a_set_of_two_class_labels_is_refused(config):
     assert "has no supervised_keys, and 1 images and 2 class labels in place of one of each" in message
 
 
+@pytest.mark.slow
 def test_a_run_is_evaluated_on_its_split(config, tiny_config, tmp_path):
     model = dataclasses.replace(tiny_config.model, image_shape=(8, 8, 3))
     data = DataConfig("identity_no_keys", config.data_dir, test_split="dev", image_size=8)

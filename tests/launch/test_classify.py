@@ -33,6 +33,7 @@ def run(photos, tmp_path_factory):
     return run_dir
 
 
+@pytest.mark.slow
 def test_photos_get_the_classes_and_probabilities_of_the_networks_outputs_at_the_training_size(launch, photos, run):
     code, out, err = launch("classify", f"--saved_model={run}", "--json", photos / "test")
     assert code == 0, err

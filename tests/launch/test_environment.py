@@ -84,7 +84,7 @@ def test_what_libraries_do_at_the_end_is_done_after_a_sigterm_that_ends_at_once(
 def test_nothing_is_left_in_the_temporary_folder(tmp_path, name, flags):
     (tmp_path / "temporary").mkdir()
     flags = [*flags, f"--run_dir={tmp_path}/run"] if name == "train" else flags
-    done = command(name, *flags, env=os.environ | {"TMPDIR": f"{tmp_path}/temporary"})
+    done = command(name, *flags, env=os.environ | {"TMPDIR": f"{tmp_path}/temporary", "PYTHONDONTWRITEBYTECODE": ""})
     assert done.returncode == 0, done.stderr
     assert os.listdir(tmp_path / "temporary") == []
 

@@ -25,6 +25,7 @@ def rows_of_xavier(num_seeds=6):
     return [row for job in jobs for row in job.compute(lambda share: None)]
 
 
+@pytest.mark.slow
 def test_what_counting_does_not_resolve_is_what_all_eigenvalues_say(monkeypatch):
     exact = rows_of_xavier()
     numbers = [row["condition_number"] for row in exact]

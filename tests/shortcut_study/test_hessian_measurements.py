@@ -51,6 +51,7 @@ def exact(dense):
     return np.linalg.eigvalsh(dense)
 
 
+@pytest.mark.slow
 def test_two_lines_print_and_draw_the_spectrum_with_its_errors(model, dense, exact, capsys):
     spectrum = curvature.spectrum(model, X, CLASSES, order=25)  # by default all eigenvalues would be found
     assert "100%" in capsys.readouterr().err.split("\r")[-1]
@@ -66,6 +67,7 @@ def test_two_lines_print_and_draw_the_spectrum_with_its_errors(model, dense, exa
         assert np.linalg.norm(dense @ vector - value * vector) <= bound + 1e-6
 
 
+@pytest.mark.slow
 def test_the_bar_s_total_shrinks_to_the_number_of_products_and_is_reached(h, exact, capsys):
     found = h.spectrum()
     bars = re.findall(r"([^\r]*)\| (\d+)/(\d+) \[", capsys.readouterr().err)
@@ -100,6 +102,7 @@ def test_the_bar_does_not_count_the_time_of_compiling(model, monkeypatch):
     assert events == ["made", "bar"]
 
 
+@pytest.mark.slow
 def test_the_gauss_newton_matrix_the_diagonal_and_the_layers_hang_from_the_same_name(model, h, dense, exact):
     newton = curvature.spectrum(model, X, CLASSES, gauss_newton=True, order=25, progress=False)
     assert newton.smallest[0] > -1e-4 > exact[0] and str(newton).startswith("Gauss–Newton matrix of the mean")
@@ -283,6 +286,7 @@ def test_another_activation_with_the_same_weights_does_not_take_them(model, tmp_
         curvature.spectrum(other, X, CLASSES, **options)
 
 
+@pytest.mark.slow
 def test_the_callback_records_the_hessian_of_each_measured_epoch(tmp_path):
     network = two_layers()
     start = np.linalg.eigvalsh(curvature.Hessian(network, X, CLASSES, dtype="float64") @ np.eye(43))

@@ -255,6 +255,7 @@ def test_more_order_than_memory_is_refused_with_the_order_that_fits(monkeypatch)
     assert re.search("order 500 needs 27.1 GB .* 8.6 GB .* at most 146", message)
 
 
+@pytest.mark.slow
 def test_what_stops_nothing_that_counts_is_taken():
     def by_hand(y, z):
         shift = ops.stop_gradient(ops.max(z, -1, keepdims=True))
