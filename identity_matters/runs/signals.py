@@ -185,7 +185,7 @@ def _leave_at_once() -> None:
 
 
 def _remove_compiled_autograph() -> None:
-    """Removes what Python has compiled of the temporary modules of TensorFlow's AutoGraph, which removes these alone."""
+    """Removes what Python has compiled of the temporary modules of AutoGraph, which removes these alone."""
     for name, module in list(sys.modules.items()):
         if name.startswith("__autograph_generated_file"):
             compiled = getattr(module.__spec__, "cached", None) or ""
