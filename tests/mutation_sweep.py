@@ -192,7 +192,7 @@ class Disk:
         direct, others = ([str(f.relative_to(ROOT)) for f in near if (near[f] > 1) == far] for far in (False, True))
         direct.sort(key=lambda file: near[ROOT / file])
         direct += [f"{DOCTESTS}[{mutant.module}]"] * (">>> " in mutant.file.read_text())
-        of_each = itertools.product((direct, others), ("not slow and not nightly", "slow"))
+        of_each = itertools.product((direct, others), ("not slow and not nightly", "slow and not nightly"))
         for file, marker in ((file, marker) for files, marker in of_each for file in files):
             while time.monotonic() < end:
                 (self.root / path).write_bytes(mutant.written(mutant.file.read_bytes()))
@@ -209,19 +209,7 @@ class Disk:
 
     def failure(self, arguments: list[str], seconds: float) -> str | None:
         """The first test that fails, or the file whose import does; "" if none does, None: in some seconds."""
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-x",
-            "-q",
-            "-n",
-            "0",
-            "--tb=no",
-            "-p",
-            "no:cacheprovider",
-            *arguments,
-        ]
+        command = [sys.executable, *"-m pytest -x -q -n 0 --tb=no -p no:cacheprovider".split(), *arguments]
         environment = os.environ | {"PYTHONPATH": str(self.root), "PYTHONDONTWRITEBYTECODE": "1"}
         child = subprocess.Popen(
             command, cwd=self.root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,

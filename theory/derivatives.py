@@ -33,7 +33,7 @@ def difference_gradient(function: Callable, weights: np.ndarray, *arguments: np.
 
 
 def difference_hessian(function: Callable, size: int, step: float = 1e-4) -> np.ndarray:
-    """Returns the Hessian [size, size] at zero, by central differences, of a function of a vector of np.longdouble."""
+    """Returns the Hessian [size, size] at zero of a function of a vector of np.longdouble, by central differences."""
     step = np.longdouble(step)
     moves = step * np.eye(size, dtype=np.longdouble)
     hessian = np.zeros((size, size))

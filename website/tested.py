@@ -113,7 +113,7 @@ RUN_ELSEWHERE: dict[str, tuple[str, ...]] = {
     ".ci/run": (
         "pip install -e '.[docs]' && mkdocs build --strict",
         f"{_VENV} '.[test]' && python -m pytest",
-        "python -m pytest -m slow",
+        'python -m pytest -m "slow and not nightly" -n 3',
         "python -m pytest tests/shortcut_study/test_dynamics.py -k singular",
         "python -m pytest -n 0 tests/theory/test_mutations.py -k hm.theorem_2.1",
         "python -m pytest -n 0 -m slow tests/launch/test_slurm.py",

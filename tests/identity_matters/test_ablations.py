@@ -164,10 +164,7 @@ def test_steps_are_whole_calls_into_the_compiled_program():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "experiment",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name not in ("statements", "norms"))) for name in EXPERIMENTS],
-)
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_calls_of_three_steps_divide_what_every_experiment_runs(experiment):
     base = dataclasses.replace(AblationConfig().train, steps_per_execution=3)  # no number of the preset is divisible
     config = AblationConfig(base, experiment)

@@ -162,12 +162,12 @@ def test_a_run_begins_with_another_and_keeps_what_is_frozen(tiny_config, whole, 
     "place, later, refuses",
     [
         ("source", "tiny_run", True),  # another network at the path, as when the run there goes on
-        pytest.param("source/model.keras", "tiny_run", True, marks=pytest.mark.slow),
+        ("source/model.keras", "tiny_run", True),
         ("source", "whole", False),  # the same weights in another file
-        pytest.param("source", "", True, marks=pytest.mark.slow),  # nothing is there any more
+        ("source", "", True),  # nothing is there any more
     ],
 )
-@pytest.mark.parametrize("has_digest", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("has_digest", [True, False])
 def test_a_run_begins_again_with_the_weights_of_its_first_beginning(
     place, later, refuses, has_digest, tiny_config, tiny_run, whole, tmp_path, monkeypatch, without_results
 ):

@@ -44,7 +44,7 @@ def run_all(paths, seed, gate):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seeds", [(1, 2), pytest.param((1, 2, 3, 4), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [(1, 2), (1, 2, 3, 4)])
 def test_of_commands_of_different_configs_one_runs_and_config_json_is_its(tmp_path, seeds):
     paths = [str(tmp_path / str(number)) for number in range(TRIALS)]
     # Not "fork": a copy of this process, which has TensorFlow's threads, may wait for a lock that nobody will release.

@@ -326,14 +326,11 @@ def test_a_run_that_diverges_leaves_its_last_finite_weights(short, tmp_path, mon
             np.testing.assert_array_equal(arrays[name], expected[name])
 
 
-SLOW_VARIANTS = ({"use_batch_norm": True}, {"train_projection": True}, {"shortcut": False})
+VARIANTS = {"mixed_precision": True}, {"use_batch_norm": True}, {"train_projection": True}, {"shortcut": False}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "changes",
-    [{"mixed_precision": True}, *(pytest.param(variant, marks=pytest.mark.slow) for variant in SLOW_VARIANTS)],
-)
+@pytest.mark.parametrize("changes", VARIANTS)
 def test_every_variant_trains_and_is_exported(short, tmp_path, changes):
     model = dataclasses.replace(short.model, **changes)
     config = dataclasses.replace(short, model=model, train_steps=4, eval_every=4, decay_steps=(2,))

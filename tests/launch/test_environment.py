@@ -96,9 +96,9 @@ def test_nothing_is_left_in_the_temporary_folder(tmp_path, name, flags):
     [
         ("shortcut_study", ["--preset=smoke"]),
         ("hessian_spectrum", ["--pretrained=digits"]),
-        pytest.param("train", FLAGS, marks=pytest.mark.slow),
-        pytest.param("near_identity", ["--pretrained=digits"], marks=pytest.mark.slow),
-        pytest.param("ablations", ["--preset=mnist"], marks=pytest.mark.slow),
+        ("train", FLAGS),
+        ("near_identity", ["--pretrained=digits"]),
+        ("ablations", ["--preset=mnist"]),
     ],
 )
 def test_a_backend_that_is_not_installed_is_one_line_before_anything_is_computed(tmp_path, name, flags):
