@@ -18,6 +18,13 @@ def require(condition: bool, message: str) -> None:
         raise UserError(message)
 
 
+def require_counts(at_least: int, **values: Any) -> None:
+    """Raises UserError unless each of the named values is a whole number of at least that size."""
+    for name, value in values.items():
+        is_count = isinstance(value, numbers.Integral) and int(value) >= at_least
+        require(is_count, f"{name} must be a whole number of at least {at_least}, got {truncated_repr(value)}")
+
+
 def split_names(text: str) -> list[str]:
     """Returns the names in a text with commas between them, without the spaces around them and without empty ones.
 

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from identity_matters.fields import require
+from identity_matters.fields import require_counts
 from shortcut_study.curvature.checks import check_examples, without_averages
 from shortcut_study.curvature.examples import gathered
 from shortcut_study.curvature.model_spectrum import ModelSpectrum, part_row
@@ -58,8 +58,7 @@ class HessianCallback(keras.callbacks.Callback):
         **options: Any,
     ) -> None:
         super().__init__()
-        what = f"every, order and num_vectors must be at least 1, got {every}, {order} and {num_vectors}"
-        require(min(every, order, num_vectors) >= 1, what)
+        require_counts(1, every=every, order=order, num_vectors=num_vectors)
         self._examples, self._options = gathered(x, y, batch_size, sample_weight), options
         check_examples(self._examples, options.get("loss"), False)
         self._every, self._lanczos = every, (order, num_vectors, seed)

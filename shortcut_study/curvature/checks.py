@@ -10,7 +10,6 @@ differences in float64. Each is taken with a step and its half: where these disa
 """
 
 import math
-import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +19,7 @@ from keras.ops import convert_to_numpy
 
 from identity_matters.dtypes import HALF
 from identity_matters.errors import truncated_repr
-from identity_matters.fields import require
+from identity_matters.fields import require, require_counts
 from shortcut_study.curvature.backend import Backend
 from shortcut_study.curvature.examples import Examples
 from shortcut_study.curvature.objective import Objective, Sum, own_dtype, parts_of
@@ -54,9 +53,7 @@ def without_averages(model: keras.Model) -> list[str]:
 
 def check_examples(examples: Examples, loss: Any, is_default: bool, model: keras.Model | None = None) -> None:
     """Raises ValueError where examples make no loss, in batches, or none of a model if one is given."""
-    size = examples.batch_size
-    is_count = isinstance(size, numbers.Integral) and size > 0
-    require(is_count, f"batch_size must be a whole number of at least 1, got {size!r}")
+    require_counts(1, batch_size=examples.batch_size)
     x, y, weights = (keras.tree.flatten(tree) if tree is not None else [] for tree in examples[:3])
     shapes = [np.shape(array) for array in (*x, *y, *weights)]
     are_as_many = shapes[0][:1] > (0,) and all(shape[:1] == shapes[0][:1] for shape in shapes)

@@ -23,7 +23,7 @@ import scipy.linalg
 import scipy.stats
 from numpy.typing import ArrayLike
 
-from identity_matters.fields import require
+from identity_matters.fields import require, require_counts
 from shortcut_study.curvature.lanczos import multiplied
 
 FEWEST = 5  # vectors before the tolerance of a trace is checked; fewer give a poor estimate of their spread
@@ -69,7 +69,7 @@ def hutchinson(
     With a tolerance it stops earlier, from 5 vectors on, once the error of the trace is at most that share of it; 0
     takes all vectors, as a few may agree by chance. mvp_fn, dim, seed and dtype are as for `lanczos`.
     """
-    require(min(num_vectors, dim) >= 1, f"num_vectors and dim must be at least 1, got {num_vectors}, {dim}")
+    require_counts(1, num_vectors=num_vectors, dim=dim)
     require(tolerance >= 0, f"tolerance must be at least 0, got {tolerance}")
     vectors = _signs(dim, num_vectors, seed, dtype)
     return _mean((v * multiplied(mvp_fn, v).astype(np.float64) for v in vectors), dim, tolerance)
@@ -85,7 +85,7 @@ def xdiag(mvp_fn: Callable, dim: int, num_products: int, seed: int = 0, dtype: t
     Memory is 2 · num_products · dim numbers. As the estimates share most of Q, the errors hold some 9 in 10 entries.
     mvp_fn, dim, seed and dtype are as for `lanczos`.
     """
-    require(num_products >= 4, f"num_vectors must be at least 4, got {num_products}")
+    require_counts(4, num_vectors=num_products)
     if dim <= num_products:
         exact = np.array([multiplied(mvp_fn, v)[i] for i, v in enumerate(np.eye(dim, dtype=dtype))], np.float64)
         return Diagonal(float(exact.sum()), 0.0, exact, np.zeros(dim), dim)
@@ -138,7 +138,7 @@ def xtrace(mvp_fn: Callable, dim: int, num_products: int = 60, seed: int = 0, dt
 
     mvp_fn, dim, seed and dtype are as for `lanczos`. Memory is num_products · dim numbers of the type.
     """
-    require(num_products >= 4, f"num_products must be at least 4, got {num_products}")
+    require_counts(4, num_products=num_products)
     if dim <= num_products:
         return Trace(xdiag(mvp_fn, dim, num_products, dtype=dtype).trace, 0.0, dim)
     k = num_products // 2

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.linalg
 
-from identity_matters.fields import require
+from identity_matters.fields import require, require_counts
 
 STEPS_BETWEEN_CHECKS = 5  # of stop
 SYMMETRY_TOLERANCE = 1e-3  # of |uᵀHv − vᵀHu| over T's largest |entry| so far; float32 networks stay below 1e-5
@@ -81,7 +81,8 @@ def lanczos(
     """
     outside = np.empty((0, dim), dtype) if deflated is None else deflated
     most = dim - len(outside)
-    require(1 <= order <= most, f"order must lie in 1–{most}, the dimension, got {order}")
+    require_counts(1, order=order)
+    require(order <= most, f"order must lie in 1–{most}, the dimension, got {order}")
     basis = np.empty((order, dim), dtype) if out is None else out[:order]
     random, epsilon = np.random.default_rng(seed), np.finfo(dtype).eps
     diagonal, off_diagonal = np.zeros(order), np.zeros(order)

@@ -20,7 +20,7 @@ import numpy as np
 import scipy.sparse.linalg
 
 from identity_matters.errors import explaining
-from identity_matters.fields import require
+from identity_matters.fields import require, require_counts
 from shortcut_study.curvature import checks
 from shortcut_study.curvature.estimators import Diagonal, Trace, hutchinson, xdiag, xtrace
 from shortcut_study.curvature.examples import Examples, gathered
@@ -217,7 +217,8 @@ class Hessian:
             most of the matrix, more where all are alike, and holds 2 · num_vectors · dim numbers.
           path, progress, **accuracy: As for `spectrum`; seed, and of "hutchinson" tolerance, as for it.
         """
-        require(method in DIAGONALS, f"method must be one of {', '.join(DIAGONALS)}, got {method!r}")
+        require(method in [*DIAGONALS], f"method must be one of {', '.join(DIAGONALS)}, got {method!r}")
+        require_counts(1, num_vectors=num_vectors)
         with Watched(self, path, progress) as watched:
             watched.plan("", num_vectors)
             estimate = DIAGONALS[method](watched.product(), self.shape[0], num_vectors, dtype=self.dtype, **accuracy)
@@ -226,6 +227,7 @@ class Hessian:
 
     def trace(self, *, num_products: int = 60, seed: int = 0, path: Path = None, progress: bool = True) -> Trace:
         """Returns the trace with its error, by XTrace (Epperly, Tropp & Webber 2024), in num_products · dim numbers."""
+        require_counts(4, num_products=num_products)
         with Watched(self, path, progress) as watched:
             watched.plan("", min(num_products, self.shape[0]))
             return xtrace(watched.product(), self.shape[0], num_products, seed, self.dtype)

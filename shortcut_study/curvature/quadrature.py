@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from identity_matters.fields import require
+from identity_matters.fields import require, require_counts
 from identity_matters.runs.machine import physical_memory
 from shortcut_study.curvature.estimators import confidence, standard_error
 from shortcut_study.curvature.lanczos import STEPS_BETWEEN_CHECKS, Ritz, converged, lanczos, ritz
@@ -75,7 +75,7 @@ def lanczos_quadrature(
 
     The variance of a mean over vectors is at most 2 ‖f(H)‖²_F / (n² · num_vectors), so large matrices need few.
     """
-    require(num_vectors >= 1, f"num_vectors must be at least 1, got {num_vectors}")
+    require_counts(1, num_vectors=num_vectors)
     memory, rows = None, []  # the memory of one basis serves all of them
     for vector in range(num_vectors):
         decomposition = lanczos(mvp_fn, dim, order, [seed, vector], dtype, memory)
@@ -110,8 +110,7 @@ def deflated_quadrature(
         one, as a share of the largest |eigenvalue|.
       on_plan: callable. Given the number of products in all, at first the most that it can be, and whether it is final.
     """
-    fits = min(order, num_vectors) >= 1
-    require(fits, f"order and num_vectors must be at least 1, got {order} and {num_vectors}")
+    require_counts(1, order=order, num_vectors=num_vectors)
     require(tolerance >= 0, f"tolerance must be at least 0, got {tolerance}")
     is_whole, long = dim <= order, num_vectors if num_vectors < DENSITY_VECTORS + 2 else DENSITY_VECTORS
     short = num_vectors - long

@@ -48,10 +48,7 @@ def dense(config, examples, seed=0) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.fixture(
     scope="module",
-    params=[
-        *(pytest.param(of, marks=pytest.mark.slow) for of in (ONE, TWO)),
-        BATCH_NORM,
-    ],  # which is TWO with batch normalisation
+    params=[ONE, *(pytest.param(of, marks=pytest.mark.slow) for of in (TWO, BATCH_NORM))],
     ids=["one", "two", "batch norm"],
 )
 def case(request, examples):

@@ -194,8 +194,8 @@ def test_a_table_keeps_the_trace_of_millions_of_weights(tmp_path):
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"num_vectors": 0}, "order and num_vectors must be at least 1, got 60 and 0"),
-        ({"order": 0}, "order and num_vectors must be at least 1, got 0 and 24"),
+        ({"num_vectors": 0}, "num_vectors must be a whole number of at least 1, got 0"),
+        ({"order": 0}, "order must be a whole number of at least 1, got 0"),
         ({"tolerance": -1.0}, "tolerance must be at least 0, got -1.0"),
         ({"tolerance": float("nan")}, "tolerance must be at least 0, got nan"),
     ],

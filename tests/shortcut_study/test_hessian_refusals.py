@@ -225,6 +225,9 @@ def test_products_measurements_and_backends_refuse_in_one_line_too(monkeypatch, 
     for shape in ((26,), (1, 27), (27, 2, 2), (27, 0)):
         assert "(27,), or (27, k)" in refused(h.__matmul__, np.ones(shape))
     assert 'groups must be "layer", "block", or variables by name, got' in refused(h.per_layer, "unit")
+    assert "method must be one of hutchinson, xdiag, got ['xdiag']" in refused(h.diagonal, method=["xdiag"])
+    for measure, name in ((h.diagonal, "num_vectors"), (h.trace, "num_products"), (h.spectrum, "order")):
+        assert f"{name} must be a whole number of at least" in refused(measure, progress=False, **{name: 10.5})
     assert "there is no folder /no/where" in refused(h.spectrum, path="/no/where/products")
     with pytest.raises(TypeError, match="unexpected keyword argument 'ordr'"):
         curvature.spectrum(model, X, CLASSES, ordr=3)
