@@ -11,7 +11,7 @@ import tensorflow as tf
 from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.data.arrays import ArraySource
 from identity_matters.data.batches import ArrayBatches, DeviceImages, StreamedBatches
-from identity_matters.data.plans import epoch_order, plan_batch
+from identity_matters.data.plans import plan_batch
 from identity_matters.model import all_conv_resnet, standardize
 
 NUM_TRAIN, NUM_TEST = 20, 11
@@ -117,28 +117,6 @@ def test_augmentation_leaves_the_order_alone_and_without_padding_and_flips_image
     assert not plan_batch(2, 9, 16, 50, random_flip=True)[:, 1:3].any()
 
 
-def chi_square(cells, num_cells: int) -> float:
-    counts = np.bincount(cells, minlength=num_cells)
-    expected = len(cells) / num_cells
-    return float(np.sum((counts - expected) ** 2) / expected)
-
-
-def test_offsets_and_flips_are_uniform_and_independent():
-    plans = np.concatenate([plan_batch(0, step, 100, 1000, 4, True) for step in range(400)])
-    rows, columns, flipped = plans[:, 1] + 4, plans[:, 2] + 4, plans[:, 3]
-    # 161 degrees of freedom; exceeded once in a thousand seeds.
-    assert chi_square((rows * 9 + columns) * 2 + flipped, 162) < 221.0
-    assert chi_square((rows * 9 + rows) * 2 + flipped, 162) > 1000  # one word for both offsets
-    assert chi_square((rows * 9 + columns) * 2 + (rows > 4), 162) > 1000  # a flip that hangs on the offset
-
-
-def test_every_position_of_an_epoch_is_equally_likely_for_an_example():
-    positions = np.array([np.flatnonzero(epoch_order(0, epoch, 10) == 3)[0] for epoch in range(5000)])
-    # 9 degrees of freedom; exceeded once in a thousand seeds.
-    assert chi_square(positions, 10) < 27.9
-    assert chi_square(np.minimum(positions, 8), 10) > 27.9
-
-
 def philox(key, index, count) -> list[int]:
     """Philox4x64-10 (Salmon et al. 2011) in Python integers; NumPy counts from 1."""
     words, mask = [], 2**64 - 1
@@ -153,6 +131,7 @@ def philox(key, index, count) -> list[int]:
 
 
 def test_the_plan_is_what_philox_written_out_gives():
+    """So examples, offsets and flips are uniform, and independent of one another."""
     order = philox((7, 0), 3, NUM_TRAIN)
     words = np.array(philox((7, 1), 8, 24), dtype=object).reshape(3, 8)
     plan = plan_batch(seed=7, step=8, batch_size=8, num_examples=NUM_TRAIN, crop_padding=4, random_flip=True)

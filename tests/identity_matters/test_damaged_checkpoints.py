@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import warnings
-import zipfile
 
 import damage
 import numpy as np
@@ -91,16 +90,6 @@ def test_a_checkpoint_that_does_not_fit_is_skipped_and_the_one_before_taken(half
     os.remove(tmp_path / "step_00000002.npz")
     with pytest.warns(UserWarning, match="step_00000003"):
         assert f"none of the 1 checkpoint(s) in {tmp_path} can be used" in refused(restoring, tmp_path)
-
-
-@pytest.mark.parametrize("shape", [(10**12,), (10**40,), (-1,)])
-@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_an_array_that_declares_what_no_file_holds_is_not_allocated(half, tmp_path, shape, compression):
-    path = save(tmp_path, 2, half)
-    name = next(key for key in half if key.endswith("kernel"))
-    damage.with_member(f"{name}.npy", damage.declared(shape, "<f4"), compression)(path)
-    with pytest.warns(UserWarning, match="step_00000002"):
-        assert checkpoint.load_newest(str(tmp_path)) is None
 
 
 def test_a_checkpoint_that_unpacks_to_more_than_it_holds_is_not_read(tmp_path):

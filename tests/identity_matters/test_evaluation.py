@@ -75,18 +75,19 @@ def serve(path, images) -> dict[str, np.ndarray]:
     return {name: value.numpy() for name, value in outputs.items()}
 
 
-@pytest.mark.parametrize("batch_size", [1, 9])
-def test_the_saved_model_gives_bitwise_the_logits_of_the_network_for_raw_images(tiny_run, exported, digits, batch_size):
-    network = keras.saving.load_model(tiny_run / "model.keras")
-    images = digits[:batch_size]
-    logits = serve(exported, images)["logits"]
-    np.testing.assert_array_equal(logits, network(images))
-    np.testing.assert_allclose(logits, network(standardize(images)), rtol=1e-4, atol=1e-6)  # as it was standardised
+def test_the_saved_model_gives_bitwise_the_logits_of_the_network_for_raw_images_and_their_softmax(
+    tiny_run, exported, digits
+):
+    network, outputs = keras.saving.load_model(tiny_run / "model.keras"), serve(exported, digits)
+    logits = outputs["logits"]
+    np.testing.assert_array_equal(logits, network(digits))
+    np.testing.assert_allclose(logits, network(standardize(digits)), rtol=1e-4, atol=1e-6)  # as it was standardised
+    exponentials = np.exp(logits.astype(np.float64))
+    np.testing.assert_allclose(outputs["probabilities"], exponentials / exponentials.sum(1, keepdims=True), rtol=1e-5)
 
 
-@pytest.mark.parametrize("changes", [{"use_batch_norm": True}, {"mixed_precision": True}])
-def test_every_variant_is_exported_as_it_answers_in_inference(tiny_config, digits, tmp_path, changes):
-    network = all_conv_resnet(dataclasses.replace(tiny_config.model, **changes))
+def test_a_normalised_network_of_mixed_precision_is_exported_as_it_answers_in_inference(tiny_config, digits, tmp_path):
+    network = all_conv_resnet(dataclasses.replace(tiny_config.model, use_batch_norm=True, mixed_precision=True))
     for _ in range(2):  # the second replaces the first
         export(network, str(tmp_path / "saved_model"))
     outputs = serve(str(tmp_path / "saved_model"), digits)
@@ -99,13 +100,6 @@ def test_an_export_removes_nobodys_files(tiny_config, tmp_path):
     (tmp_path / "thesis.tex").write_text("years")
     assert "other files than a SavedModel" in refused(export, all_conv_resnet(tiny_config.model), str(tmp_path))
     assert (tmp_path / "thesis.tex").read_text() == "years"
-
-
-def test_the_probabilities_are_the_softmax_of_the_logits(exported, digits):
-    outputs = serve(exported, digits)
-    exponentials = np.exp(outputs["logits"].astype(np.float64))
-    np.testing.assert_allclose(outputs["probabilities"], exponentials / exponentials.sum(1, keepdims=True), rtol=1e-5)
-    np.testing.assert_allclose(outputs["probabilities"].sum(1), 1, rtol=1e-6)
 
 
 @pytest.mark.slow
@@ -135,16 +129,6 @@ def test_errors_equal_those_that_numpy_counts(pixel_model, ranked):
         assert trusted(pixel_model, (images, labels), batch_size=batch_size) == expected
 
 
-def test_batches_may_come_from_a_generator_a_list_or_tf_data(pixel_model, ranked):
-    images, labels, *_ = ranked
-    expected = trusted(pixel_model, (images, labels))
-    batches = nines(images, labels)
-    assert trusted(pixel_model, batches) == expected
-    assert trusted(pixel_model, (batch for batch in batches)) == expected
-    assert trusted(pixel_model, [(images[:0], labels[:0]), *batches]) == expected
-    assert trusted(pixel_model, tf.data.Dataset.from_tensor_slices((images, labels)).batch(9)) == expected
-
-
 @pytest.fixture
 def bar(monkeypatch):
     """The totals that the progress bar has at each batch, and (images done, total) at its end."""
@@ -172,15 +156,18 @@ def nines(images, labels):
     "data, totals",
     [
         (lambda *arrays: arrays, [40, (40, 40)]),
-        (lambda *arrays: nines(*arrays), [45] * 5 + [(40, 40)]),
+        (lambda *arrays: [[*batch] for batch in nines(*arrays)], [45] * 5 + [(40, 40)]),
         (lambda *arrays: (batch for batch in nines(*arrays)), [None] * 5 + [(40, 40)]),
         (lambda *arrays: tf.data.Dataset.from_tensor_slices(arrays).batch(20), [40, 40, (40, 40)]),
         (lambda *arrays: [(arrays[0][:0], arrays[1][:0]), arrays], [80, (40, 40)]),
+        (lambda *arrays: [tf.constant(arrays[0]), arrays[1]], [40, (40, 40)]),  # no list of two batches
     ],
 )
-def test_the_progress_bar_has_a_total_where_there_is_one_and_an_end(pixel_model, ranked, bar, data, totals):
-    trusted(pixel_model, data(*ranked[:2]), progress=True)
-    assert bar == totals
+def test_batches_come_in_many_forms_and_the_progress_bar_has_a_total_where_there_is_one(
+    pixel_model, ranked, bar, data, totals
+):
+    found = trusted(pixel_model, data(*ranked[:2]), progress=True)
+    assert bar == totals and found == trusted(pixel_model, ranked[:2])
 
 
 def test_the_progress_bar_counts_no_more_than_max_examples(pixel_model, ranked, bar):
@@ -197,7 +184,7 @@ def test_the_progress_bar_of_named_data_has_a_total(tiny_run, digits_npz, bar):
     assert bar == [50, 50, (50, 50), 200, 200, (200, 200), 1000, 1000, (1000, 1000)]
 
 
-@pytest.mark.parametrize("max_examples, counted", [(1, 1), (9, 9), (1000, 40)])
+@pytest.mark.parametrize("max_examples, counted", [(1, 1), (1000, 40)])
 def test_max_examples_takes_the_first_so_many(pixel_model, ranked, max_examples, counted):
     images, labels, *_ = ranked
     result = trusted(pixel_model, (images, labels), max_examples=max_examples, batch_size=3)
@@ -317,15 +304,15 @@ def scaled(*first):
     ],
 )
 @pytest.mark.parametrize("form", ["network", pytest.param("saved_model", marks=pytest.mark.slow)])
-def test_a_network_that_scales_its_images_itself_has_the_error_that_keras_finds(first, form, tmp_path, capfd):
+def test_a_network_that_scales_its_images_itself_gets_them_as_they_are(first, form, tmp_path, capfd):
     network, data = scaled(*first()), mnist_sample()
-    network.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
     images, labels = data.test_images[:300].astype(np.float32), data.test_labels[:300]
-    labels = np.where(np.arange(300) % 3, np.argmax(network(images, training=False), 1), labels)
+    answers = np.argmax(network(images, training=False), 1)
+    labels = np.where(np.arange(300) % 3, answers, labels)
     if form == "saved_model":
         export(network, str(tmp_path / "model"))
     evaluated = network if form == "network" else str(tmp_path / "model")
-    expected = 1 - network.evaluate(images, labels, verbose=0)[1]
+    expected = np.mean(answers != labels)
     assert trusted(evaluated, (images, labels))["top1_error"] == pytest.approx(expected) and 0 < expected < 0.4
     assert "standardised" not in capfd.readouterr().err
 
@@ -367,13 +354,6 @@ def test_a_network_that_is_no_classifier_of_images_is_refused(make, words):
     assert words in refused(load_classifier, make())
 
 
-def test_a_list_of_two_arrays_is_taken_as_training_takes_it(pixel_model, ranked):
-    images, labels, *_ = ranked
-    expected = trusted(pixel_model, (images, labels))
-    assert trusted(pixel_model, [images, labels]) == trusted(pixel_model, [tf.constant(images), labels]) == expected
-    assert trusted(pixel_model, [[images[:9], labels[:9]], [images[9:], labels[9:]]]) == expected
-
-
 NO_BATCHES = "batches of (images, labels)"
 UNFIT = [
     (lambda x, y: (x.reshape(40, 5, 2, 1), y), "the model takes images (2, 5, 1), the data are (5, 2, 1)"),
@@ -390,10 +370,8 @@ UNFIT = [
     (lambda x, y: (x[:0], y[:0]), "no examples"),
     (lambda x, y: None, "name a dataset"),
     (lambda x, y: x, NO_BATCHES),
-    (lambda x, y: [x], NO_BATCHES),
     (lambda x, y: [x, y, y], NO_BATCHES),
     (lambda x, y: [x.tolist(), y.tolist()], NO_BATCHES),
-    (lambda x, y: 5, NO_BATCHES),
     (lambda x, y: [(1.0, 1)], NO_BATCHES),
     (lambda x, y: [(x, 1)], NO_BATCHES),
 ]
@@ -404,16 +382,10 @@ def test_unfit_data_are_refused_with_what_is_wanted(pixel_model, ranked, change,
     assert words in refused(trusted, pixel_model, change(*ranked[:2]), batch_size=10)
 
 
-@pytest.mark.parametrize(
-    "options, words",
-    [
-        ({"max_examples": -1}, "max_examples must be at least 0, got -1"),
-        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
-        ({"batch_size": 2.5}, "batch_size must be a whole number, got 2.5"),
-    ],
-)
-def test_numbers_out_of_range_are_refused(pixel_model, ranked, options, words):
-    assert words in refused(trusted, pixel_model, ranked[:2], **options)
+def test_numbers_out_of_range_are_refused(pixel_model, ranked):
+    assert "max_examples must be at least 0, got -1" in refused(trusted, pixel_model, ranked[:2], max_examples=-1)
+    assert "batch_size must be a whole number, got 2.5" in refused(trusted, pixel_model, ranked[:2], batch_size=2.5)
+    assert "batch_size must be at least 1, got 0" in refused(trusted, pixel_model, ranked[:2], batch_size=0)
 
 
 def test_images_of_another_size_are_resized_which_a_line_says(tiny_config, digits_npz, tmp_path, capsys):

@@ -36,12 +36,6 @@ def write(path, *others, compression=zipfile.ZIP_STORED, **changes) -> str:
     return damage.write(path, [*members, *others], compression)
 
 
-def test_the_array_that_numpy_takes_for_another_is_the_shadow(tmp_path):
-    """tests/damage.py has the file: it is refused."""
-    path = write(tmp_path / "x.npz", ("train_images", npy(255 - ARRAYS["train_images"])))
-    assert np.load(path)["train_images"].tobytes() == (255 - ARRAYS["train_images"]).tobytes()
-
-
 @pytest.mark.parametrize("header", damage.HEADERS, ids=range(len(damage.HEADERS)))
 def test_a_checkpoint_with_a_damaged_header_is_skipped(tmp_path, header):
     write(tmp_path / "step_00000001.npz", train_images=with_header(header))

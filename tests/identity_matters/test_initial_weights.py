@@ -5,13 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorflow as tf
-from network_in_numpy import (
-    SMALL,
-    arrays,
-    changed,
-    convolutions,
-    single_block,
-)
+from network_in_numpy import SMALL, arrays, changed, convolutions, single_block
 
 from identity_matters.config import ModelConfig
 from identity_matters.model import all_conv_resnet, residual_stddev
@@ -70,15 +64,12 @@ def test_small_and_standard_initialisation_share_all_but_the_residual_kernels():
 
 
 @pytest.mark.parametrize("num_convs", [1, 2, 3])
-def test_the_zero_initialiser_zeroes_the_last_convolution_so_that_each_block_is_its_shortcut(num_convs):
+def test_the_zero_initialiser_zeroes_the_last_convolution(num_convs):
     c = dataclasses.replace(SMALL, convs_per_block=num_convs, residual_initializer="zero")
     network = all_conv_resnet(c)
     standard = all_conv_resnet(dataclasses.replace(c, residual_initializer="standard"))
     assert changed(standard, network) == {path for path in arrays(network) if path.endswith(f"conv{num_convs}/kernel")}
     assert not any(arrays(network)[path].any() for path in changed(standard, network))
-    x = np.random.default_rng(1).standard_normal((4, 8, 6, 5), np.float32)
-    assert single_block(5, 5, stride=1, c=c)(x).numpy().tobytes() == x.tobytes()
-    assert not np.array_equal(single_block(5, 5, 1, dataclasses.replace(c, residual_initializer="small"))(x), x)
 
 
 BLOCKS = ("stage1_block1", "stage2_block1", "stage2_block2", "stage3_block1")  # of SMALL
@@ -108,9 +99,9 @@ def test_rezero_adds_a_multiplier_of_zero_to_each_branch_of_the_standard_network
     assert multipliers == {f"{block}_multiplier/value": 0.0 for block in BLOCKS}
 
 
-@pytest.mark.parametrize("initializer", ["fixup", "rezero"])
-@pytest.mark.parametrize("num_convs", [1, 2, 3])
-def test_a_block_of_fixup_and_of_rezero_starts_bitwise_as_its_shortcut(initializer, num_convs):
+@pytest.mark.parametrize("initializer", ["zero", "fixup", "rezero"])
+@pytest.mark.parametrize("num_convs", [1, 3])
+def test_a_block_of_zero_fixup_and_rezero_starts_bitwise_as_its_shortcut(initializer, num_convs):
     c = dataclasses.replace(SMALL, convs_per_block=num_convs, residual_initializer=initializer)
     x = np.random.default_rng(1).standard_normal((4, 8, 6, 5), np.float32)
     block = single_block(5, 5, 1, c)

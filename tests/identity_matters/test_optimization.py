@@ -18,7 +18,7 @@ from identity_matters.optimization import compile_model, is_among_highest
 RNG = np.random.default_rng(0)
 
 
-@pytest.mark.parametrize("num_classes", [2, 5, 10])
+@pytest.mark.parametrize("num_classes", [2, 10])
 @pytest.mark.parametrize("count", [1, 5])
 def test_ties_and_nan_count_against_the_label(num_classes, count):
     logits = RNG.integers(0, 4, (200, num_classes)).astype(np.float32)  # most rows have ties
@@ -62,7 +62,7 @@ def orthogonalized(step) -> np.ndarray:
     return keras.ops.convert_to_numpy(matrix).reshape(step.shape)  # higher than wide, so no factor
 
 
-@pytest.mark.parametrize("optimizer", ["momentum", "nesterov", "muon"])
+@pytest.mark.parametrize("optimizer", ["nesterov", "muon"])  # tests/identity_matters/test_training.py: momentum
 def test_updates_are_those_of_the_config_and_decay_convolution_kernels_alone(optimizer):
     config = dataclasses.replace(TRAINED, optimizer=optimizer)
     network, reference = all_conv_resnet(config.model), all_conv_resnet(config.model)
@@ -75,7 +75,7 @@ def test_updates_are_those_of_the_config_and_decay_convolution_kernels_alone(opt
         expected = []
         for i, gradient in enumerate(gradients(reference, images, labels)):
             momenta[i] = 0.8 * momenta[i] + gradient
-            step = momenta[i] if optimizer == "momentum" else gradient + 0.8 * momenta[i]
+            step = gradient + 0.8 * momenta[i]
             is_kernel = gradient.ndim == 4
             decay = 0.05 * 0.5 if is_kernel else 0
             step = orthogonalized(step) if is_kernel and optimizer == "muon" else step

@@ -8,7 +8,6 @@ import keras
 import numpy as np
 import processes
 import pytest
-import tensorflow as tf
 from processes import children, final_variables, last_step, log_of, until
 
 from identity_matters.distributed import parameter_server, rendezvous
@@ -34,37 +33,50 @@ def start(run_dir, *flags, num_workers, cores=None):
     return processes.start(run_dir, launcher, *asynchronous, *FLAGS, *flags, **binding)
 
 
-def end_of(run_dir, num_steps):
-    """The variables in the checkpoint of the last step, and the last row of metrics.csv."""
-    return final_variables(run_dir, num_steps), read_metrics(str(run_dir / "metrics.csv"))[-1]
+def last_row(run_dir):
+    return read_metrics(str(run_dir / "metrics.csv"))[-1]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "flag", ["--optimizer=nesterov", in_the_night("--optimizer=momentum"), in_the_night("--momentum=0")]
 )
-def test_with_one_worker_it_is_plain_sgd(tmp_path, flag):
+def test_with_one_worker_it_is_plain_sgd(tmp_path, flag, launch):
     alone, server = tmp_path / "alone", tmp_path / "server"
-    for run_dir, num_workers in ((alone, 0), (server, 1)):
-        assert start(run_dir, flag, num_workers=num_workers).wait() == 0, log_of(run_dir)
-    (expected, row), (found, other_row) = end_of(alone, 40), end_of(server, 40)
+    process = start(server, flag, num_workers=1)
+    assert launch("train", *FLAGS, flag, f"--run_dir={alone}")[0] == 0
+    assert process.wait() == 0, log_of(server)
+    expected, found = final_variables(alone, 40), final_variables(server, 40)
     assert expected.keys() == found.keys()
     for name in expected:
         np.testing.assert_allclose(found[name], expected[name], rtol=0, atol=1e-5, err_msg=name)
+    row, other_row = last_row(alone), last_row(server)
     assert other_row.pop("staleness") == 0
     for name in row.keys() - {"images_per_second"}:
         assert other_row[name] == pytest.approx(row[name], rel=1e-3, abs=1e-6), name
 
 
 @pytest.mark.slow
-def test_two_workers_apply_every_update(tmp_path):
-    run_dir = tmp_path / "run"
-    assert start(run_dir, "--train_steps=100", num_workers=2).wait() == 0, log_of(run_dir)
-    variables, row = end_of(run_dir, 100)
-    assert variables["variable/sgd/iteration"] == 100
-    staleness = [row["staleness"] for row in read_metrics(str(run_dir / "metrics.csv"))]
-    assert 0 < max(staleness) < 4  # at most AHEAD batches of each worker are on their way
-    assert row["loss"] < read_metrics(str(run_dir / "metrics.csv"))[0]["loss"]
+@pytest.mark.parametrize("task", [in_the_night(0, "chief"), pytest.param(1, id="worker"), in_the_night(3, "server")])
+def test_two_workers_apply_every_update(tmp_path, task):
+    """With a task killed the launcher starts all again; SIGTERM saves, and the same command continues."""
+    run_dir, flag = tmp_path / "run", "--train_steps=200"
+    process = start(run_dir, flag, num_workers=2)
+    until(lambda: last_step(run_dir), process)
+    os.kill(children(process)[task], signal.SIGKILL)
+    until(lambda: "starting all workers again" in log_of(run_dir), process)
+    seen = last_step(run_dir)
+    until(lambda: last_step(run_dir) > seen, process)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait() == EXIT_CONTINUE, log_of(run_dir)
+    step = last_step(run_dir)
+    assert 0 < step < 200 and f"saved at step {step}" in log_of(run_dir)
+    assert final_variables(run_dir, step)["variable/sgd/iteration"] == step
+    assert start(run_dir, flag, num_workers=2).wait() == 0, log_of(run_dir)
+    assert final_variables(run_dir, 200)["variable/sgd/iteration"] == 200
+    rows = read_metrics(str(run_dir / "metrics.csv"))
+    assert 0 < max(row["staleness"] for row in rows) < 4  # at most AHEAD batches of each worker are on their way
+    assert rows[-1]["loss"] < rows[0]["loss"]
 
 
 @pytest.mark.nightly
@@ -72,43 +84,6 @@ def test_on_a_single_core_it_does_not_wait_for_ever(tmp_path):
     """As TensorFlow's servers do there with threads of their own choice."""
     one = set(sorted(os.sched_getaffinity(0))[:1])
     assert start(tmp_path / "run", num_workers=2, cores=one).wait(timeout=300) == 0, log_of(tmp_path / "run")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("task", [in_the_night(0, "chief"), pytest.param(1, id="worker"), in_the_night(3, "server")])
-def test_with_a_task_killed_the_launcher_starts_all_again(tmp_path, task):
-    run_dir = tmp_path / "run"
-    process = start(run_dir, "--train_steps=100", num_workers=2)
-    until(lambda: last_step(run_dir), process)
-    os.kill(children(process)[task], signal.SIGKILL)
-    assert process.wait() == 0, log_of(run_dir)
-    assert "starting all workers again" in log_of(run_dir) and last_step(run_dir) == 100
-
-
-@pytest.mark.slow
-def test_sigterm_saves_and_the_same_command_continues(tmp_path):
-    run_dir, flags = tmp_path / "run", ["--train_steps=80", "--checkpoint_every=80", "--eval_every=5"]
-    process = start(run_dir, *flags, num_workers=2)
-    until((run_dir / "metrics.csv").exists, process)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait() == EXIT_CONTINUE, log_of(run_dir)
-    step = last_step(run_dir)
-    variables = final_variables(run_dir, step)
-    assert 0 < step < 80 and variables["variable/sgd/iteration"] == step
-    assert f"saved at step {step}" in log_of(run_dir)
-    assert start(run_dir, *flags, num_workers=2).wait() == 0
-    assert last_step(run_dir) == 80
-
-
-def test_kerass_own_sgd_reads_a_momentum_and_writes_it_back():
-    """Why a server applies the gradient itself: what comes between the two would be lost."""
-    variable = keras.Variable(np.ones(3, np.float32))
-    sgd = keras.optimizers.SGD(0.1, momentum=0.9)
-    sgd.build([variable])
-    graph = tf.function(lambda gradient: sgd.apply([gradient])).get_concrete_function(tf.TensorSpec([3])).graph
-    kinds = {node.op for node in graph.as_graph_def().node}
-    kinds |= {node.op for function in graph.as_graph_def().library.function for node in function.node_def}
-    assert "AssignVariableOp" in kinds and not any("Momentum" in kind for kind in kinds)
 
 
 @pytest.mark.parametrize("cluster, named", [({}, "chief"), ({"chief": ["a:1"], "worker": ["b:1"]}, "ps")])
