@@ -376,9 +376,8 @@ def test_networks_whose_norms_are_compared_take_the_same_steps():
 
 
 @pytest.mark.slow
-def test_a_small_experiment_runs_and_is_finished_from_what_is_there(
-    tmp_path, tiny_config, monkeypatch, without_results
-):
+@pytest.mark.usefixtures("without_results")
+def test_a_small_experiment_runs_and_is_finished_from_what_is_there(tmp_path, tiny_config, monkeypatch):
     variants = (Variant("BN-free", (0.02,)), Variant("batch norm", (0.05,), {"use_batch_norm": True}))
     monkeypatch.setitem(EXPERIMENTS, "statements", variants)
     run, train = tmp_path / "run", dataclasses.replace(tiny_config, data=held_out(tiny_config))

@@ -65,9 +65,7 @@ def test_channels_first_are_refused_with_what_to_do():
 
 def test_resizing_is_of_what_is_used_alone_and_of_any_number_at_a_time(digits, monkeypatch):
     config, sizes, resize = DataConfig(image_size=14, train_examples=20, eval_examples=10), [], arrays.resized_images
-    monkeypatch.setattr(
-        arrays, "resized_images", lambda images, size: sizes.append(len(images)) or resize(images, size)
-    )
+    monkeypatch.setattr(arrays, "resized_images", lambda x, size: sizes.append(len(x)) or resize(x, size))
     data = load(config, digits)
     monkeypatch.setattr(arrays, "_PIXELS_AT_ONCE", 28 * 28 * 3)
     np.testing.assert_array_equal(load(config, digits).train_images, data.train_images)

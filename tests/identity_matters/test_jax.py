@@ -93,9 +93,8 @@ def test_the_launcher_trains_from_an_npz_file_on_jax_without_tensorflow(finished
 @pytest.mark.slow
 def test_the_launcher_trains_on_a_folder_of_images_on_jax_without_tensorflow(hidden, tmp_path):
     digits, run_dir = write_digits(tmp_path / "digits", 150, 50), tmp_path / "run"
-    short = (
-        "--train_steps=10 --eval_every=10 --checkpoint_every=10 --decay_steps=5 --residual_initializer=fixup".split()
-    )
+    short = "--train_steps=10 --eval_every=10 --checkpoint_every=10 --decay_steps=5".split()
+    short.append("--residual_initializer=fixup")
     done = run(hidden, "jax", "-m", "launch.train", f"--images={digits}", f"--run_dir={run_dir}", *FLAGS, *short)
     assert done.returncode == 0, done.stdout + done.stderr
     assert read_config_json(run_dir)["class_names"] == sorted(DIGITS)
