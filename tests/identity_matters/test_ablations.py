@@ -380,6 +380,7 @@ def test_networks_whose_norms_are_compared_take_the_same_steps():
 def test_a_small_experiment_runs_and_is_finished_from_what_is_there(tmp_path, tiny_config, monkeypatch):
     variants = (Variant("BN-free", (0.02,)), Variant("batch norm", (0.05,), {"use_batch_norm": True}))
     monkeypatch.setitem(EXPERIMENTS, "statements", variants)
+    monkeypatch.setattr(figures, "save_figures", lambda *_: [])
     run, train = tmp_path / "run", dataclasses.replace(tiny_config, data=held_out(tiny_config))
     config = AblationConfig(train=train, operations=OPERATIONS, num_seeds=1)
     rows = ablations.run_ablations(config, str(run))

@@ -243,15 +243,6 @@ def test_the_same_examples_in_another_order_are_the_same_data(digits):
 
 
 @pytest.mark.slow
-def test_a_run_on_data_sets_goes_on_and_is_evaluated_on_one(tiny_config, digits, tmp_path, without_results):
-    x, y, x_test, y_test = digits
-    row = training.train(tiny_config, tmp_path / "run", data=(as_tf_data(x, y), Batches(x_test, y_test)))
-    assert row["step"] == 4
-    longer = training.TrainConfig(**vars(tiny_config) | {"train_steps": 6})
-    assert training.train(longer, tmp_path / "run", data=(as_tf_data(x, y), as_tf_data(x_test, y_test)))["step"] == 6
-
-
-@pytest.mark.slow
 def test_evaluate_takes_every_form_too(tiny_run, digits):
     x, y = digits[2:]
     expected = evaluate(tiny_run, (x, y))

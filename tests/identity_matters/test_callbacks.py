@@ -94,36 +94,20 @@ def test_steps_per_execution_makes_a_hook_of_several_updates_and_gives_the_same_
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("without_results")
-def test_early_stopping_of_keras_ends_the_run_at_an_evaluation(short, tmp_path):
-    stopping = keras.callbacks.EarlyStopping(min_delta=10, patience=1)  # a test loss that falls by 10 there is not
-    saving = keras.callbacks.ModelCheckpoint(str(tmp_path / "best.keras"), save_best_only=True, verbose=0)
-    row = training.train(
-        dataclasses.replace(short, eval_every=2, train_steps=20), tmp_path / "run", callbacks=[stopping, saving]
-    )
-    assert row["step"] == 4
-    assert keras.saving.load_model(tmp_path / "best.keras").output_shape == (None, 10)
-
-
-class StopAtEvaluation(keras.callbacks.Callback):
-    def on_epoch_end(self, epoch, logs=None):
-        self.model.stop_training = True
-
-
-@pytest.mark.slow
-def test_a_run_that_an_evaluation_ended_stays_at_its_step_when_results_are_written_again(short, tmp_path, monkeypatch):
+def test_a_run_that_early_stopping_ended_stays_at_its_step_when_results_are_written_again(short, tmp_path, monkeypatch):
     config = dataclasses.replace(short, eval_every=3, train_steps=20)
-    training.train(config, tmp_path / "run", callbacks=[StopAtEvaluation()])
+    stopping = keras.callbacks.EarlyStopping(min_delta=10, patience=1)  # a test loss that falls by 10 there is not
+    training.train(config, tmp_path / "run", callbacks=[stopping])
     rows = read_metrics(tmp_path / "run" / "metrics.csv")
-    ended = processes.final_variables(tmp_path / "run", 3)
+    ended = processes.final_variables(tmp_path / "run", 6)
     shutil.rmtree(tmp_path / "run" / "saved_model")
     with monkeypatch.context() as full_disk:
         full_disk.setattr(training, "write_results", lambda *_: exec("raise OSError('No space left on device')"))
         with pytest.raises(OSError, match="No space"):
             training.train(config, tmp_path / "run")
-    assert training.train(config, tmp_path / "run") == rows[-1] and rows[-1]["step"] == 3
+    assert training.train(config, tmp_path / "run") == rows[-1] and rows[-1]["step"] == 6
     assert (tmp_path / "run" / "saved_model").is_dir()
-    for name, value in processes.final_variables(tmp_path / "run", 3).items():
+    for name, value in processes.final_variables(tmp_path / "run", 6).items():
         np.testing.assert_array_equal(value, ended[name])
 
 
@@ -156,19 +140,15 @@ def test_callbacks_that_a_run_cannot_serve_are_refused_before_anything_is_writte
     assert "\n" not in str(error.value) and not list(tmp_path.iterdir())
 
 
-def test_callbacks_in_a_list_of_keras_are_looked_at_one_by_one():
+def test_one_callback_and_none_and_lists_of_keras_are_taken_as_keras_takes_them():
     log, backup = Log(), keras.callbacks.BackupAndRestore("backup")
+    assert checked_callbacks(log) == checked_callbacks(keras.callbacks.CallbackList([log])) == (log,)
+    assert checked_callbacks(None) == checked_callbacks([]) == ()
     lists = keras.callbacks.CallbackList([keras.callbacks.CallbackList([log])])
     assert checked_callbacks([lists]) == (log,)
     lists.callbacks.append(backup)
     with pytest.raises(UserError, match="BackupAndRestore cannot be a callback of a run"):
         checked_callbacks([lists])
-
-
-def test_one_callback_and_none_are_taken_as_keras_takes_them():
-    log = Log()
-    assert checked_callbacks(log) == checked_callbacks(keras.callbacks.CallbackList([log])) == (log,)
-    assert checked_callbacks(None) == checked_callbacks([]) == ()
 
 
 def test_a_monitor_of_which_keras_cannot_tell_what_is_better_is_refused_at_once(short, tmp_path):

@@ -13,7 +13,6 @@ from refusals import refused
 import identity_matters
 from identity_matters import config
 from identity_matters.experiments import ablations
-from identity_matters.optimization import learning_rate_schedule
 from identity_matters.presets import TRAIN_PRESETS
 
 PROJECT = pathlib.Path(identity_matters.__file__).parents[1]
@@ -108,15 +107,6 @@ REFUSED = [
 @pytest.mark.parametrize("kind, changes, message", REFUSED)
 def test_what_a_field_cannot_hold_is_refused_in_one_line(kind, changes, message):
     assert message in refused(kind, **changes)
-
-
-def test_schedules_end_at_zero_and_warm_up_from_one_step():
-    linear = config.TrainConfig(schedule="linear", train_steps=100, warmup_steps=10, learning_rate=0.5, eval_every=100)
-    rate = learning_rate_schedule(linear)
-    assert float(rate(0)) == pytest.approx(0.05) and float(rate(50)) == pytest.approx(0.25)
-    assert float(rate(99)) == pytest.approx(0.005) and float(rate(100)) == 0
-    rate = learning_rate_schedule(dataclasses.replace(linear, schedule="cosine", warmup_steps=0))
-    assert float(rate(50)) == pytest.approx(0.25) and float(rate(75)) == pytest.approx(0.25 * (1 - 2**-0.5), rel=1e-5)
 
 
 def test_the_smaller_networks_keep_the_crops_that_they_were_chosen_and_measured_with():

@@ -132,18 +132,6 @@ def test_a_run_is_not_evaluated_or_measured_on_a_folder_that_has_changed_since(c
     assert evaluate(run_dir, images=moved)["num_examples"] == 50
 
 
-@pytest.mark.slow
-def test_a_moved_folder_goes_on_and_a_changed_one_is_refused(config, run, tmp_path):
-    run_dir = shutil.copytree(run[0], tmp_path / "run")
-    moved = shutil.copytree(config.data.images, tmp_path / "moved")  # with other times
-    longer = dataclasses.replace(config, data=DataConfig(images=str(moved)), train_steps=6)
-    assert training.train(longer, run_dir)["step"] == 6
-    write(moved / "train" / "one" / "new.png", noise(28, 28))
-    before = (run_dir / "config.json").read_bytes()
-    message = refused(training.train, dataclasses.replace(longer, train_steps=8), run_dir)
-    assert "holds a run on other data" in message and (run_dir / "config.json").read_bytes() == before
-
-
 def test_a_run_of_an_earlier_version_whose_config_names_a_data_set_that_was_not_read_goes_on(config, run, tmp_path):
     run_dir, row = shutil.copytree(run[0], tmp_path / "run"), run[1]
     edit(run_dir, {"dataset": "cifar10"})

@@ -17,8 +17,6 @@ from identity_matters.runs.callbacks import RunCallback
 from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.tables import read_metrics
 
-MEANS = ["loss", "train_cross_entropy", "train_top1_error", "train_top5_error"]
-
 
 @pytest.fixture(scope="module")
 def config(tiny_config):
@@ -28,14 +26,19 @@ def config(tiny_config):
 
 
 @pytest.fixture(scope="module")
-def rows(config, tmp_path_factory):
-    """The rows of steps 1, 2, 3 and 4, of a run of 3 updates a second."""
+def every_step(config, tmp_path_factory):
+    """The directory of a run of 3 updates a second, with rows of steps 1, 2, 3 and 4."""
     run_dir = tmp_path_factory.mktemp("runs") / "every_step"
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(RunCallback, "take_rate", lambda self: 3.0)
         patched.setattr(training, "write_results", lambda *_: None)
         training.train(config, run_dir)
-    return read_metrics(run_dir / "metrics.csv")
+    return run_dir
+
+
+@pytest.fixture
+def rows(every_step):
+    return read_metrics(every_step / "metrics.csv")
 
 
 @pytest.mark.slow
@@ -52,25 +55,6 @@ def test_the_first_row_has_the_figures_of_the_initial_network_on_the_first_batch
     assert rows[0]["train_top1_error"] == pytest.approx(np.mean(logits.argmax(axis=1) != labels))
 
 
-@pytest.fixture(scope="module")
-def by_twos_run(config, tmp_path_factory):
-    """The directory of a run with a row every second step."""
-    run_dir = tmp_path_factory.mktemp("runs") / "by_twos"
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(training, "write_results", lambda *_: None)
-        training.train(dataclasses.replace(config, eval_every=2), run_dir)
-    return run_dir
-
-
-@pytest.mark.slow
-def test_a_row_has_the_means_of_the_steps_since_the_row_before(rows, by_twos_run):
-    by_twos = read_metrics(by_twos_run / "metrics.csv")
-    assert [row["step"] for row in by_twos] == [2, 4]
-    for row, first, second in zip(by_twos, rows[::2], rows[1::2]):
-        means = [(first[name] + second[name]) / 2 for name in MEANS]
-        assert [row[name] for name in MEANS] == pytest.approx(means, rel=1e-5)
-
-
 @pytest.mark.slow
 def test_epochs_images_operations_and_rates_are_those_of_the_updates_so_far(rows):
     assert [row["epoch"] for row in rows] == pytest.approx([step * 16 / 200 for step in (1, 2, 3, 4)])
@@ -85,7 +69,7 @@ def test_epochs_images_operations_and_rates_are_those_of_the_updates_so_far(rows
 
 @pytest.mark.slow
 def test_an_evaluation_alone_that_is_not_finite_stops_the_run_which_can_go_on(
-    config, by_twos_run, tmp_path, monkeypatch, without_results
+    config, every_step, tmp_path, monkeypatch, without_results
 ):
     config = dataclasses.replace(config, eval_every=2, checkpoint_every=1)
     with monkeypatch.context() as patched:
@@ -97,7 +81,7 @@ def test_an_evaluation_alone_that_is_not_finite_stops_the_run_which_can_go_on(
             training.train(config, tmp_path / "run")
     assert read_config_json(tmp_path / "run")["status"] == "failed"
     training.train(config, tmp_path / "run")
-    ends = [checkpoint.load_newest(str(path / "checkpoints")) for path in (tmp_path / "run", by_twos_run)]
+    ends = [checkpoint.load_newest(str(path / "checkpoints")) for path in (tmp_path / "run", every_step)]
     assert ends[0][0] == ends[1][0] == 4
     for name, array in ends[1][1].items():
         np.testing.assert_array_equal(ends[0][1][name], array)

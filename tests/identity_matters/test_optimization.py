@@ -101,10 +101,12 @@ def test_xla_is_asked_for_as_the_config_says_but_of_tensorflow(choice, asked, mo
     "fields, rates",
     [
         ({"schedule": "cosine"}, {0: 0.05, 4: 0.5 * 0.25 * (1 + np.cos(0.04 * np.pi)), 50: 0.25, 95: 0.003078}),
-        ({"schedule": "linear"}, {0: 0.05, 4: 0.5 * 0.48, 50: 0.25, 95: 0.025}),
+        ({"schedule": "cosine", "warmup_steps": 0}, {0: 0.5, 50: 0.25, 75: 0.25 * (1 - 2**-0.5)}),
+        ({"schedule": "linear"}, {0: 0.05, 4: 0.5 * 0.48, 50: 0.25, 95: 0.025, 99: 0.005, 100: 0.0}),
         ({"schedule": "constant"}, {0: 0.05, 4: 0.25, 9: 0.5, 95: 0.5}),
         ({"schedule": "piecewise", "decay_steps": (50, 90)}, {0: 0.05, 49: 0.5, 50: 0.05, 89: 0.05, 90: 0.005}),
         ({"schedule": "exponential", "decay_steps": (20,)}, {0: 0.05, 19: 0.5, 20: 0.05, 95: 0.00005}),
+        ({"schedule": "exponential", "decay_steps": (20,), "warmup_steps": 0}, {0: 0.5, 19: 0.5, 20: 0.05, 40: 0.005}),
     ],
 )
 def test_a_warm_up_multiplies_the_rates_of_the_whole_run(fields, rates):

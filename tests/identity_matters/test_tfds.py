@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import json
 import shutil
 import socket
 import time
@@ -37,7 +36,6 @@ from identity_matters.data.source import fits_in_memory, open_source
 from identity_matters.data.tfds import _resize, _window, prepared_builder
 from identity_matters.distributed.workers import Workers
 from identity_matters.errors import UserError
-from identity_matters.evaluation import evaluate
 from launch.trained_run import first_examples
 
 
@@ -396,17 +394,6 @@ def test_a_set_of_one_image_and_one_class_label_needs_no_supervised_keys(config)
 def test_a_set_of_two_class_labels_is_refused(config):
     message = refused(load, dataclasses.replace(config, dataset="identity_two_labels", test_split="dev"))
     assert "has no supervised_keys, and 1 images and 2 class labels in place of one of each" in message
-
-
-@pytest.mark.slow
-def test_a_run_is_evaluated_on_its_split(config, tiny_config, tmp_path):
-    model = dataclasses.replace(tiny_config.model, image_shape=(8, 8, 3))
-    data = DataConfig("identity_no_keys", config.data_dir, test_split="dev", image_size=8)
-    run = dataclasses.replace(tiny_config, model=model, data=data)
-    row = training.train(run, tmp_path / "run")
-    found = evaluate(tmp_path / "run")
-    assert found["num_examples"] == 7 and found["top1_error"] == pytest.approx(row["test_top1_error"])
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["config"]["data"]["test_split"] == "dev"
 
 
 def test_a_set_may_have_one_class(prepared, tmp_path):
