@@ -109,11 +109,6 @@ def test_what_a_field_cannot_hold_is_refused_in_one_line(kind, changes, message)
     assert message in refused(kind, **changes)
 
 
-def test_the_smaller_networks_keep_the_crops_that_they_were_chosen_and_measured_with():
-    assert {TRAIN_PRESETS[name].crop_padding for name in ("cifar10_fast", "cifar10_wide")} == {4}
-    assert ablations.AblationConfig().train.crop_padding == 4
-
-
 def test_the_cifar10_preset_is_the_run_of_hardt_and_ma():
     """§4.1 and Table 1, which do not say how many steps, nor how it crops: docs/appendix/choices.md does."""
     preset, larger = TRAIN_PRESETS["cifar10"], TRAIN_PRESETS["cifar100"]

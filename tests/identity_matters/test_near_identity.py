@@ -236,17 +236,6 @@ def test_measures_of_a_block_that_is_known():
     assert row["error_without"] == 0 and np.isnan(row["error_swapped"])
 
 
-def test_the_bound_holds_on_images():
-    network = all_conv_resnet(SMALL)
-    blocks = near_identity.split(network)
-    x = images_for(network)
-    for block, row in zip(blocks, near_identity.measure(network, x, np.zeros(len(x), int), ablate=False)):
-        stream, branch, *_ = block(x)
-        if block.stream is None:
-            assert 0 < row["ratio_high"] <= row["lipschitz"]
-        x = stream + branch
-
-
 def top1_error(network, images, labels):
     return np.mean(np.argmax(near_identity.ops.convert_to_numpy(network(images)), 1) != labels)
 

@@ -234,16 +234,6 @@ def test_a_file_system_without_locks_is_one_line(tmp_path, monkeypatch):
             pass
 
 
-def test_a_run_does_not_go_on_with_other_data(tmp_path):
-    begin(tmp_path, TrainConfig())  # by a caller who does not know them
-    for _ in range(2):
-        with RunDirectory(str(tmp_path), TrainConfig(), data_digest="100 images") as run:
-            run.set_status("running")
-    message = refused(RunDirectory, str(tmp_path), TrainConfig(), data_digest="60 images")
-    assert "holds a run on other data: '100 images', now '60 images'; give the data as they were" in message
-    assert RunDirectory(str(tmp_path), TrainConfig()).contents["data_digest"] == "100 images"  # who does not know them
-
-
 def test_a_path_of_a_run_is_looked_up_where_the_run_was_started_first(tmp_path, monkeypatch):
     (tmp_path / "start" / "data").mkdir(parents=True)
     (tmp_path / "other" / "data").mkdir(parents=True)
@@ -312,8 +302,10 @@ def test_a_file_of_data_may_be_moved_but_not_be_changed(tmp_path, kind):
         config = train if kind == "train" else AblationConfig(train=train)
         return RunDirectory(str(tmp_path / "run"), config, kind, digest)
 
-    for path in ("data.npz", "moved.npz"):
-        with directory(path, "1a2b") as run:
+    for path, digest in (("data.npz", ""), ("data.npz", "1a2b"), ("moved.npz", "1a2b")):  # "": who does not know them
+        with directory(path, digest) as run:
             run.set_status("running")
-    assert "holds a run on other data: '1a2b', now '3c4d'" in refused(directory, "moved.npz", "3c4d")
+    assert directory("moved.npz", "").contents["data_digest"] == "1a2b"
+    message = refused(directory, "moved.npz", "3c4d")
+    assert "holds a run on other data: '1a2b', now '3c4d'; give the data as they were" in message
     assert "npz (moved.npz, third.npz)" in refused(directory, "third.npz", "3c4d")

@@ -40,16 +40,20 @@ def assert_same_run(a, b) -> None:
     assert [r | {"images_per_second": 0} for r in rows] == [r | {"images_per_second": 0} for r in other_rows]
 
 
-def test_two_updates_equal_momentum_sgd_written_out_in_numpy(short):
-    model = dataclasses.replace(short.model, image_shape=(28, 28, 1), weight_decay=0.01)
-    config = dataclasses.replace(short, model=model)
+def compiled(config):
+    """The network of a config of seed 1, the model that trains it, and its batches."""
     batches = ArrayBatches(open_source(DataConfig("mnist_sample")), config)
-    network = all_conv_resnet(config.model, seed=1)
+    network = all_conv_resnet(dataclasses.replace(config.model, image_shape=(28, 28, 1)), seed=1)
     model = batches.attach(network)
     compile_model(model, config)
+    return network, model, batches
+
+
+def test_two_updates_equal_momentum_sgd_written_out_in_numpy(short):
+    network, model, batches = compiled(training.with_fields(short, weight_decay=0.01))
     weights = [v.numpy().astype(np.float64) for v in network.trainable_variables]
     velocity = [np.zeros_like(w) for w in weights]
-    reference = all_conv_resnet(config.model, seed=1)
+    reference = all_conv_resnet(dataclasses.replace(short.model, image_shape=(28, 28, 1)), seed=1)
     for step in range(2):
         for variable, value in zip(reference.trainable_variables, weights):
             variable.assign(value)
@@ -69,12 +73,7 @@ def test_two_updates_equal_momentum_sgd_written_out_in_numpy(short):
 
 
 def test_the_gradient_is_scaled_down_to_the_clip_norm(short):
-    config = dataclasses.replace(short, clip_norm=1e-3, momentum=0.0)
-    config = dataclasses.replace(config, model=dataclasses.replace(config.model, image_shape=(28, 28, 1)))
-    batches = ArrayBatches(open_source(DataConfig("mnist_sample")), config)
-    network = all_conv_resnet(config.model)
-    model = batches.attach(network)
-    compile_model(model, config)
+    network, model, batches = compiled(dataclasses.replace(short, clip_norm=1e-3, momentum=0.0))
     before = [v.numpy() for v in network.trainable_variables]
     model.train_on_batch(*next(batches.train_batches(0)))
     moved = np.sqrt(sum(np.sum((v.numpy() - b) ** 2) for v, b in zip(network.trainable_variables, before)))
@@ -286,21 +285,16 @@ def test_a_run_that_diverges_leaves_its_last_finite_weights(short, tmp_path, mon
             np.testing.assert_array_equal(arrays[name], expected[name])
 
 
-VARIANTS = {"mixed_precision": True}, {"use_batch_norm": True}, {"train_projection": True}, {"shortcut": False}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("changes", VARIANTS)
-def test_every_variant_trains_and_is_exported(short, tmp_path, changes):
-    model = dataclasses.replace(short.model, **changes)
-    config = dataclasses.replace(short, model=model, train_steps=4, eval_every=4, decay_steps=(2,))
+def test_all_variants_together_train_and_are_exported(short, tmp_path):
+    changes = {"mixed_precision": True, "use_batch_norm": True, "train_projection": True, "shortcut": False}
+    config = training.with_fields(short, train_steps=4, eval_every=4, decay_steps=(2,), **changes)
     row = training.train(config, str(tmp_path / "run"))
     assert np.isfinite(row["loss"])
     assert (tmp_path / "run" / "saved_model").is_dir()
-    if "mixed_precision" in changes:
-        arrays = processes.final_variables(tmp_path / "run", 4)
-        assert all(array.dtype != np.float16 and array.dtype.kind in "fi" for array in arrays.values())
-        assert arrays["variable/stage1_block1_conv1/kernel"].dtype == np.float32
+    arrays = processes.final_variables(tmp_path / "run", 4)
+    assert all(array.dtype != np.float16 and array.dtype.kind in "fi" for array in arrays.values())
+    assert arrays["variable/stage1_block1_conv1/kernel"].dtype == np.float32
 
 
 MUON = {"optimizer": "muon", "schedule": "linear", "warmup_steps": 2, "decay_steps": (), "decoupled_weight_decay": 0.1}
