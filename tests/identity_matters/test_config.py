@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import functools
 import json
 import pathlib
 import re
@@ -39,6 +40,7 @@ class _Reads(ast.NodeVisitor):
         self.generic_visit(node)
 
 
+@functools.cache
 def fields_read() -> set[str]:
     reads = _Reads()
     for path in (PROJECT / "identity_matters").rglob("*.py"):

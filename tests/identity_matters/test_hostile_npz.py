@@ -43,7 +43,7 @@ def test_a_checkpoint_with_a_damaged_header_is_skipped(tmp_path, header):
         assert checkpoint.load_newest(str(tmp_path)) is None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.text("{}()[]'\"\\,:=-+*.#<>|fuO0123456789LFalse shapedcrotn_\n\té", max_size=200), st.integers(0, 3))
 def test_a_header_of_any_text_is_refused_or_that_of_the_array(text, version):
     with tempfile.TemporaryDirectory() as folder:
@@ -52,7 +52,7 @@ def test_a_header_of_any_text_is_refused_or_that_of_the_array(text, version):
         assert len(refused(load_npz, path)) < 500
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @example([(1781, 2)], False)  # zipfile's sentence then quotes the archive
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 255)), min_size=1, max_size=8), st.booleans())
 def test_whatever_bytes_change_the_arrays_are_those_that_were_written_or_refused(flips, is_packed):

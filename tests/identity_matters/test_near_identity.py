@@ -77,16 +77,13 @@ def pooled(*size):
 
 BRANCH_AND_STREAM = {
     "usual": lambda: ([convolution()], []),
-    "dilated": lambda: ([convolution(dilation_rate=2)], []),
     "dilated down": lambda: ([convolution(dilation_rate=(3, 1))], []),
-    "grouped": lambda: ([convolution(groups=2)], []),
     "valid": lambda: ([convolution(padding="valid")], [layers.Cropping2D(1)]),
     "valid, strided": lambda: (
         [convolution((2, 3), "valid", strides=2)], [pooled(2, 2), layers.Cropping2D(((0, 0), (1, 0)))]
     ),
     "stride (2, 1)": lambda: ([convolution(strides=(2, 1))], [pooled(2, 1)]),
     "stride (1, 2), grouped": lambda: ([convolution(strides=(1, 2), groups=4)], [pooled(1, 2)]),
-    "kernel (3, 1)": lambda: ([convolution((3, 1))], []),
     "kernel (1, 4)": lambda: ([convolution((1, 4))], []),
     "normalised": lambda: ([convolution(groups=2, strides=2), layers.BatchNormalization()], [pooled(2, 2)]),
     "normalised without gamma": lambda: ([convolution(), layers.BatchNormalization(scale=False)], []),

@@ -275,7 +275,7 @@ def test_no_flipped_bit_goes_unnoticed(tmp_path):
     rng = np.random.default_rng(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for position in rng.choice(len(good), 300, replace=False):
+        for position in rng.choice(len(good), 150, replace=False):
             damaged = bytearray(good)
             damaged[position] ^= 1 << int(rng.integers(8))
             path.write_bytes(damaged)

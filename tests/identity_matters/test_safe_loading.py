@@ -10,7 +10,6 @@ import tensorflow as tf
 from refusals import refused
 
 from identity_matters.evaluation import evaluate
-from identity_matters.safe_loading import load_network
 
 IMAGES, LABELS = np.zeros((4, 28, 28, 1), np.float32), np.arange(4)
 
@@ -94,24 +93,6 @@ def test_the_network_beside_a_saved_model_is_evaluated_in_its_place(run, acting)
     (run / "model.keras").rename(run / "hidden")
     assert "which is a program" in refused(evaluate, str(run / "saved_model"), "mnist_sample")
     assert not written.exists()
-
-
-@pytest.mark.slow
-def test_every_network_of_this_project_is_loaded(tmp_path):
-    from identity_matters import networks
-    from identity_matters.config import ModelConfig
-
-    names = ("all_cnn_c", "resnet_20", "preact_resnet_8", "densenet_bc_100_12")
-    configs = [ModelConfig(network=name) for name in names]
-    small = {"widths": (4, 8), "blocks_per_stage": (1, 1), "stem_width": 4}
-    changes = ({"mixed_precision": True, "use_batch_norm": True}, {"shortcut": False}, {"stem_pool": 2})
-    changes += tuple({"residual_initializer": name} for name in ("zero", "fixup", "rezero"))
-    configs += [ModelConfig(**small, **change) for change in changes]
-    for config in configs:
-        network = networks.build(config, 0)
-        network.save(tmp_path / "model.keras")
-        loaded = load_network(str(tmp_path / "model.keras"))
-        np.testing.assert_array_equal(loaded.get_weights()[0], network.get_weights()[0])
 
 
 def test_the_place_of_the_data_that_a_file_names_is_said(run, digits_npz, capfd):

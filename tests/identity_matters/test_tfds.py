@@ -191,7 +191,7 @@ def test_parameter_servers_refuse_a_streamed_set(jpeg, tmp_path, monkeypatch):
 
 def test_a_streamed_step_is_the_same_whether_reached_or_jumped_to(jpeg):
     reached = take(stream(jpeg, seed=3).train_batches(0), 7)
-    for step in (1, 3, 6):
+    for step in (1, 6):
         for array, expected in zip(next(stream(jpeg, seed=3).train_batches(step)), reached[step]):
             np.testing.assert_array_equal(array, expected)
     whole = [next(stream(jpeg, seed=seed, batch_size=24).train_batches(0)) for seed in (0, 1)]
