@@ -2,8 +2,12 @@
 
 import contextlib
 import os
+import tempfile
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before anything imports TensorFlow
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # each program under JAX would compile the same again, for seconds
+    COMPILED = tempfile.TemporaryDirectory()
+    os.environ |= {"JAX_COMPILATION_CACHE_DIR": COMPILED.name, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
 
 import numpy as np
 import pytest
