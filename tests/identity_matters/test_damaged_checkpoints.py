@@ -92,10 +92,23 @@ def test_a_checkpoint_that_does_not_fit_is_skipped_and_the_one_before_taken(half
         assert f"none of the 1 checkpoint(s) in {tmp_path} can be used" in refused(restoring, tmp_path)
 
 
-def test_a_checkpoint_that_unpacks_to_more_than_it_holds_is_not_read(tmp_path):
-    np.savez_compressed(tmp_path / "step_00000001.npz", a=np.zeros(10**7), step=1, num_arrays=3)
-    with pytest.warns(UserWarning, match="declares more than the file holds"):
-        assert checkpoint.load_newest(str(tmp_path)) is None
+def bomb(path):
+    np.savez_compressed(path, a=np.zeros(10**7), step=3, num_arrays=3)
+
+
+@pytest.mark.parametrize(
+    "make, words",
+    [
+        (bomb, "declares more than the file holds"),
+        (lambda path: np.savez(path, a=np.zeros(2), num_arrays=2), "it has no step number"),
+        (lambda path: path.symlink_to("gone"), "No such file"),
+    ],
+)
+def test_a_checkpoint_that_is_none_is_skipped(tmp_path, make, words):
+    checkpoint.save(str(tmp_path), 2, ARRAYS)
+    make(tmp_path / "step_00000003.npz")
+    with pytest.warns(UserWarning, match=f"step_00000003.npz: .*{words}"):
+        assert checkpoint.load_newest(str(tmp_path))[0] == 2
 
 
 def test_renamed_and_swapped_checkpoints_are_noticed(half, tiny_config, tmp_path):
@@ -119,14 +132,7 @@ def test_a_checkpoint_of_a_step_after_the_last_is_not_the_end(half, tiny_config,
         assert "none of the 1 checkpoint(s)" in refused(Restoring(tiny_config), tmp_path)
 
 
-UNREADABLE = {
-    name: OSError(number, os.strerror(number)) for number, name in errno.errorcode.items() if name in ("EIO", "ESTALE")
-}
-
-
-@pytest.mark.parametrize(
-    "error", [*UNREADABLE.values(), MemoryError("Unable to allocate 9 GiB")], ids=[*UNREADABLE, "memory"]
-)
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), MemoryError("Unable to allocate 9 GiB")])
 def test_a_checkpoint_that_cannot_be_read_now_is_not_damaged(half, tiny_config, tmp_path, monkeypatch, error):
     """An older one, or none, would cost the rows of metrics.csv since then."""
     restoring = Restoring(tiny_config)
@@ -144,19 +150,6 @@ def test_a_checkpoint_that_cannot_be_read_now_is_not_damaged(half, tiny_config, 
             restoring(tmp_path)
     assert (error.strerror if isinstance(error, OSError) else str(error)) in str(raised.value)
     assert restoring(tmp_path) == 3
-
-
-def test_a_checkpoint_that_is_gone_when_it_is_opened_is_skipped(half, tiny_config, tmp_path):
-    save(tmp_path, 2, half)
-    os.symlink(tmp_path / "gone", tmp_path / "step_00000003.npz")
-    with pytest.warns(UserWarning, match="step_00000003.npz: No such file"):
-        assert Restoring(tiny_config)(tmp_path) == 2
-
-
-def test_a_checkpoint_that_does_not_say_its_step_is_skipped(tmp_path):
-    np.savez(tmp_path / "step_00000006.npz", a=np.zeros(2), num_arrays=2)
-    with pytest.warns(UserWarning, match="it has no step number"):
-        assert checkpoint.load_newest(str(tmp_path)) is None
 
 
 def test_checkpoints_of_later_steps_and_folders_of_that_name_do_not_cost_the_new_ones(tmp_path):

@@ -282,11 +282,6 @@ def test_a_runs_keras_file_and_a_network_are_evaluated_as_the_saved_model(tiny_r
     assert "name a dataset" in refused(evaluate, keras.saving.load_model(path))
 
 
-def test_a_network_without_an_input_shape_is_refused():
-    network = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(10)], name="mlp")
-    assert "the network 'mlp' has no input shape; begin it with keras.Input((" in refused(evaluate, network, [])
-
-
 def scaled(*first):
     """A network of Keras that begins with these layers, on digits of 28×28 pixels."""
     keras.utils.set_random_seed(0)
@@ -338,6 +333,8 @@ def dense(x):
 @pytest.mark.parametrize(
     "make, words",
     [
+        (lambda: keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(10)], name="mlp"),
+         "the network 'mlp' has no input shape; begin it with keras.Input(("),
         (lambda: of_outputs(lambda x, _: [dense(x), dense(x)]), "gives (None, 3), (None, 3), and not one number"),
         (lambda: of_outputs(lambda x, _: {"a": dense(x), "b": dense(x)}), "gives (None, 3), (None, 3), and not"),
         (lambda: of_outputs(lambda _, images: keras.layers.Conv2D(3, 1)(images)), "gives (None, 8, 8, 3), and not"),

@@ -62,9 +62,6 @@ REFUSED = {
     "learning_rate=0.1,nan": "learning_rate must be a finite number",
     "seed=1,2": "sweep cannot be over seed: give --seeds=3",
     "dataset=mnist,cifar10": "sweep cannot be over dataset: the data are the same",
-    "images=one,two": "sweep cannot be over images: the data are the same",
-    "test_share=0.1,0.2": "sweep cannot be over test_share: the data are the same",
-    "train_split=train,dev": "sweep cannot be over train_split: the data are the same",
     "test_split=test,dev": "sweep cannot be over test_split: the data are the same",
 }
 
