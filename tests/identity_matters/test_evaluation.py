@@ -210,9 +210,8 @@ def test_without_a_data_set_those_of_the_run_are_used_and_its_errors_found_again
     assert result["top5_error"] == pytest.approx(last["test_top5_error"], abs=1e-6)
 
 
-@pytest.mark.parametrize("network", ["model.keras", pytest.param("saved_model", marks=pytest.mark.slow)])
 def test_the_npz_file_of_a_run_is_found_from_elsewhere_and_must_be_the_one_trained_on(
-    tmp_path, tiny_run, tiny_config, digits_npz, monkeypatch, network
+    tmp_path, tiny_run, tiny_config, digits_npz, monkeypatch
 ):
     shutil.copytree(tiny_run, run := tmp_path / "run")
     shutil.copy(digits_npz, own := tmp_path / "own.npz")
@@ -223,13 +222,13 @@ def test_the_npz_file_of_a_run_is_found_from_elsewhere_and_must_be_the_one_train
     with RunDirectory(str(tmp_path / "begun"), config, data_digest=open_source(config.data).digest) as begun:
         begun.set_status("done")
     shutil.copy(tmp_path / "begun" / "config.json", run)
-    expected = evaluate(str(run / network), npz=str(own), max_examples=50)
+    expected = evaluate(str(run / "model.keras"), npz=str(own), max_examples=50)
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert evaluate(str(run / network)) == expected
+    assert evaluate(str(run / "model.keras")) == expected
     with np.load(own) as arrays:
         np.savez(own, **dict(arrays) | {"test_labels": 9 - arrays["test_labels"]})
-    assert f"{own} has changed since" in refused(evaluate, str(run / network))
-    assert evaluate(str(run / network), npz=str(own))["num_examples"] == 200
+    assert f"{own} has changed since" in refused(evaluate, str(run / "model.keras"))
+    assert evaluate(str(run / "model.keras"), npz=str(own))["num_examples"] == 200
 
 
 @pytest.mark.parametrize("damage", ["missing", "junk graph", "short weights", "of something else"])
