@@ -8,6 +8,7 @@ import functools
 import json
 import os
 import shutil
+import signal
 import time
 import types
 
@@ -126,22 +127,26 @@ def test_without_a_run_directory_it_writes_nothing_and_draws_nothing(squares, tm
 
 @pytest.mark.parametrize("last", [0, 1, 2])
 def test_a_killed_run_continues_behind_its_last_whole_job(squares, monkeypatch, capsys, last):
-    computed = []
+    computed, whole = [], square
 
-    def dies(number, progress):
-        progress(0.5)
-        if number == last and not computed.count("killed"):
-            computed.append("killed")
-            raise KeyboardInterrupt
+    def counted(number, progress):
+        if number == last and os.getpid() != parent:
+            os.kill(os.getpid(), signal.SIGKILL)
         computed.append(number)
-        return [{"square": number**2}]
+        return whole(number, progress)
 
-    monkeypatch.setattr(f"{__name__}.square", dies)
-    with pytest.raises(KeyboardInterrupt):
+    monkeypatch.setattr(f"{__name__}.square", counted)
+    parent = os.getpid()
+    if not (child := os.fork()):
         main(SquaresConfig(), squares)
-    assert status(squares) == "running" and len(read_rows(f"{squares}/results.csv")) == last
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    if last:
+        assert status(squares) == "running" and len(read_rows(f"{squares}/results.csv")) == last
+    else:
+        assert not os.path.exists(f"{squares}/config.json")  # it has not begun before its first job ends
     main(SquaresConfig(), squares)
-    assert [number for number in computed if number != "killed"] == [0, 1, 2]
+    assert computed == [*range(last, 3)]
     assert "already finished" not in capsys.readouterr().out and status(squares) == "done"
 
 

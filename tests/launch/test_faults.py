@@ -1,6 +1,7 @@
 """Killed, stopped, preempted, out of disk: what a job survives, to the bit, and what it says otherwise.
 
-Moments are drawn at random, from the duration of an undisturbed run on the same machine or from its checkpoints.
+A run has several accidents one after the other, because a start takes longer than the training. Moments are drawn at
+random, from the duration of an undisturbed run on the same machine or from its checkpoints.
 NUM_KILLS=20 python -m pytest -n 0 -m slow tests/launch/test_faults.py kills one process more often than CI does.
 """
 
@@ -26,7 +27,7 @@ from identity_matters.runs.tables import read_metrics
 from launch.jobs.local import free_ports
 
 pytestmark = pytest.mark.slow
-NUM_KILLS = int(os.environ.get("NUM_KILLS", 3))
+NUM_KILLS = int(os.environ.get("NUM_KILLS", 2))
 PAIR = ["--num_workers=2", "--max_restarts=5"]
 AGAIN = "starting all workers again"
 SLOW_RATE = "--learning_rate=0.01"  # at 0.1 rounding grows
@@ -62,26 +63,60 @@ def pair(tmp_path_factory):
     return undisturbed(tmp_path_factory.mktemp("pair"), "cluster", *PAIR)
 
 
-def test_killed_again_and_again_it_ends_bit_identical(tmp_path, alone):
+def test_a_run_that_is_stopped_out_of_disk_and_killed_again_and_again_ends_bit_identical(tmp_path, alone):
     reference, first, whole = alone
-    moments, killed, finished = random.Random(0), 0, 0
+    run_dir, flags = tmp_path / "run", ["--checkpoint_every=30"]
+    save_on_sigterm(run_dir, flags)
+    meet_a_full_disk(run_dir, flags)
+    moments, killed, finished = random.Random(3), 0, 0
     while killed < NUM_KILLS:
-        process = start(tmp_path / "run")
+        process = start(run_dir, "train", *flags)
         try:
             process.wait(moments.uniform(0.5 * first, whole))
             finished += 1  # it got to the end: from the beginning again
-            (tmp_path / "run").rename(tmp_path / f"finished{finished}")
+            run_dir.rename(tmp_path / f"finished{finished}")
             assert_same_end(tmp_path / f"finished{finished}", reference)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
             killed += 1
-    assert start(tmp_path / "run").wait() == 0
-    assert_same_end(tmp_path / "run", reference)
-    rows, expected = (read_metrics(path / "metrics.csv") for path in (tmp_path / "run", reference))
-    assert [row | {"images_per_second": 0} for row in rows] == [row | {"images_per_second": 0} for row in expected]
+    assert start(run_dir, "train", *flags).wait() == 0
+    assert_same_end(run_dir, reference)
+    rows = (read_metrics(path / "metrics.csv") for path in (run_dir, reference))
+    for row, expected in zip(*rows, strict=True):
+        for name in row.keys() - {"images_per_second"}:
+            is_mean = name == "loss" or name.startswith("train_")  # of training: the last of six decimals may differ
+            assert row[name] == (pytest.approx(expected[name], abs=1.5e-6) if is_mean else expected[name]), name
 
 
+def save_on_sigterm(run_dir, flags):
+    """SIGTERM soon after the first step, and before a step at which a checkpoint is due."""
+    process = start(run_dir, "train", *flags)
+    until(lambda: "step/s" in log_of(run_dir) and f"0/{STEPS}" in log_of(run_dir), process)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait() == EXIT_CONTINUE
+    step = last_step(run_dir)
+    assert 0 < step < STEPS
+    assert f"received SIGTERM, saved at step {step}; the same command continues" in log_of(run_dir)
+    assert read_config_json(str(run_dir))["status"] == "running"
+
+
+def meet_a_full_disk(run_dir, flags):
+    """The next checkpoint does not fit: one line, and the older checkpoints are kept."""
+    before = last_step(run_dir)
+    size = (run_dir / "checkpoints" / f"step_{before:08d}.npz").stat().st_size
+
+    def limit():  # on the size of a file
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, resource.RLIM_INFINITY))
+
+    process = start(run_dir, "train", *flags, preexec_fn=limit)
+    assert process.wait() == EXIT_ERROR
+    errors = [line for line in log_of(run_dir).splitlines() if line.startswith("error:")]
+    assert len(errors) == 1 and "cannot write the checkpoint" in errors[0] and "File too large" in errors[0]
+    assert "Traceback" not in log_of(run_dir) and last_step(run_dir) == before
+
+
+@pytest.mark.nightly
 def test_two_workers_are_one_for_eight_steps_of_the_mnist_preset(tmp_path):
     """Later training amplifies rounding at this rate: after 20 steps 7e-4 were seen."""
     flags = ["--preset=mnist", "--train_steps=8", "--eval_every=8", "--checkpoint_every=8", "--decay_steps="]
@@ -100,82 +135,39 @@ def test_two_workers_end_as_one(alone, pair):
     assert sum("tfevents" in name for name in os.listdir(pair[0])) == 1  # the chief's
 
 
-def test_a_worker_killed_while_they_join_does_not_change_the_end(tmp_path, pair):
+def test_workers_that_are_killed_and_one_that_leaves_do_not_change_the_end(tmp_path, pair):
+    """One is killed while they join, one after a checkpoint; on SIGTERM to one both save and leave at one step."""
     reference, first, _ = pair
-    process = start(tmp_path / "run", "cluster", *PAIR)
+    run_dir = tmp_path / "run"
+    process = start(run_dir, "cluster", *PAIR)
     until(lambda: len(children(process)) == 2, process)
     time.sleep(random.Random(0).uniform(0, 0.8 * first))
-    assert_restarted_to_the_same_end(process, 1, tmp_path / "run", reference)
-
-
-@pytest.mark.parametrize(
-    "rank, flags", [(0, []), pytest.param(1, ["--optimizer=muon", "--schedule=linear"], marks=pytest.mark.nightly)]
-)
-def test_a_worker_killed_after_a_checkpoint_does_not_change_the_end(tmp_path, pair, rank, flags):
-    reference = undisturbed(tmp_path, "cluster", *PAIR, *flags)[0] if flags else pair[0]
-    step = random.Random(rank).randrange(5, STEPS * 3 // 4, 5)
-    process = start(tmp_path / "run", "cluster", *PAIR, *flags)
-    until(lambda: last_step(tmp_path / "run") >= step, process)
-    assert_restarted_to_the_same_end(process, rank, tmp_path / "run", reference)
-
-
-def assert_restarted_to_the_same_end(launcher, rank, run_dir, reference):
-    """Kills a worker; the launcher must bring the job to the same end."""
-    os.kill(children(launcher)[rank], signal.SIGKILL)
-    assert launcher.wait() == 0, log_of(run_dir)
-    assert AGAIN in log_of(run_dir)
+    os.kill(children(process)[1], signal.SIGKILL)
+    for restarts, number in enumerate([signal.SIGKILL, signal.SIGTERM], 1):
+        until(lambda: log_of(run_dir).count(AGAIN) == restarts, process)
+        before = last_step(run_dir)
+        until(lambda: last_step(run_dir) > before, process)
+        os.kill(children(process)[0], number)
+    assert process.wait() == 0, log_of(run_dir)
+    saved = [line.split("saved at step ")[1] for line in log_of(run_dir).splitlines() if "saved at step" in line]
+    assert (len(saved), len(set(saved)), log_of(run_dir).count(AGAIN)) == (2, 1, 3)
     assert_same_end(run_dir, reference)
 
 
-def test_sigterm_saves_at_once_and_the_same_command_continues(tmp_path, alone):
-    run_dir = tmp_path / "run"
-    process = start(run_dir, "train", f"--checkpoint_every={STEPS}")  # only SIGTERM saves before the end
-    until(lambda: "step/s" in log_of(run_dir) and f"0/{STEPS}" in log_of(run_dir), process)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait() == EXIT_CONTINUE
-    step = last_step(run_dir)
-    line = f"received SIGTERM, saved at step {step}; the same command continues"
-    assert 0 < step < STEPS and line in log_of(run_dir)
-    assert read_config_json(str(run_dir))["status"] == "running"
-    assert start(run_dir, "train", f"--checkpoint_every={STEPS}").wait() == 0
-    assert_same_end(run_dir, alone[0])
-
-
+@pytest.mark.nightly
 @pytest.mark.parametrize(
-    "rank, number", [(0, signal.SIGTERM), pytest.param(1, signal.SIGSTOP, marks=pytest.mark.nightly)]
+    "number, flags", [(signal.SIGKILL, ["--optimizer=muon", "--schedule=linear"]), (signal.SIGSTOP, [])]
 )
-def test_with_a_worker_that_leaves_or_is_stopped_the_job_ends_the_same(tmp_path, pair, rank, number):
-    """On SIGTERM both save and leave at one step; a worker that SIGSTOP has stopped is noticed by the other."""
-    run_dir = tmp_path / "run"
-    process = start(run_dir, "cluster", *PAIR)
-    until(lambda: last_step(run_dir) >= 5, process)
-    os.kill(children(process)[rank], number)
-    assert process.wait() == 0
-    saved = [line.split("saved at step ")[1] for line in log_of(run_dir).splitlines() if "saved at step" in line]
-    assert (len(saved), len(set(saved))) == ((2, 1) if number == signal.SIGTERM else (0, 0))
-    assert AGAIN in log_of(run_dir)
-    assert_same_end(run_dir, pair[0])
-
-
-def test_a_full_disk_is_one_line_and_the_older_checkpoints_are_kept(tmp_path, alone):
-    run_dir = tmp_path / "run"
-    process = start(run_dir)
-    until(lambda: last_step(run_dir), process)
-    process.kill()
-    process.wait()
-    before = last_step(run_dir)
-    size = (run_dir / "checkpoints" / f"step_{before:08d}.npz").stat().st_size
-
-    def limit():  # on the size of a file: the next checkpoint does not fit
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, resource.RLIM_INFINITY))
-
-    process = start(run_dir, preexec_fn=limit)
-    assert process.wait() == EXIT_ERROR
-    errors = [line for line in log_of(run_dir).splitlines() if line.startswith("error:")]
-    assert len(errors) == 1 and "cannot write the checkpoint" in errors[0] and "File too large" in errors[0]
-    assert "Traceback" not in log_of(run_dir) and last_step(run_dir) == before
-    assert start(run_dir).wait() == 0
-    assert_same_end(run_dir, alone[0])
+def test_a_worker_that_is_killed_or_stopped_does_not_change_the_end(tmp_path, pair, number, flags):
+    """The chief notices a worker that SIGSTOP has stopped."""
+    reference, run_dir = undisturbed(tmp_path, "cluster", *PAIR, *flags)[0] if flags else pair[0], tmp_path / "run"
+    step = random.Random(1).randrange(5, STEPS * 3 // 4, 5)
+    process = start(run_dir, "cluster", *PAIR, *flags)
+    until(lambda: last_step(run_dir) >= step, process)
+    os.kill(children(process)[1], number)
+    assert process.wait() == 0, log_of(run_dir)
+    assert AGAIN in log_of(run_dir) and "saved at step" not in log_of(run_dir)
+    assert_same_end(run_dir, reference)
 
 
 def exit_codes(tmp_path, flags_of_each, addresses=None):
@@ -214,17 +206,6 @@ def test_a_port_that_is_taken_is_one_line(tmp_path):
     assert log_of(tmp_path / "run0").strip() == line
 
 
-def test_what_a_finished_job_lacks_is_written_by_the_chief_while_the_others_wait(tmp_path, pair):
-    run_dir = tmp_path / "run"
-    shutil.copytree(pair[0], run_dir)
-    shutil.rmtree(run_dir / "saved_model")
-    for _ in range(2):
-        assert start(run_dir, "cluster", *PAIR).wait() == 0, log_of(run_dir)
-        assert (run_dir / "saved_model").exists() and AGAIN not in log_of(run_dir)
-    assert log_of(run_dir).count("this run was already finished") >= 2
-    assert_same_end(run_dir, pair[0])
-
-
 def test_a_run_that_a_callback_ended_is_completed_by_several_workers_without_training_on(tmp_path, launch, monkeypatch):
     class Stop(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
@@ -236,5 +217,7 @@ def test_a_run_that_a_callback_ended_is_completed_by_several_workers_without_tra
         assert launch("train", f"--run_dir={run_dir}", *FLAGS, SLOW_RATE)[0] == 0
     step = last_step(run_dir)
     shutil.rmtree(run_dir / "saved_model")
-    assert start(run_dir, "cluster", "--num_workers=2", "--max_restarts=0").wait() == 0, log_of(run_dir)
-    assert (run_dir / "saved_model").exists() and last_step(run_dir) == step < STEPS
+    for _ in range(2):  # the chief writes what it lacks while the other waits; then there is nothing to do
+        assert start(run_dir, "cluster", "--num_workers=2", "--max_restarts=0").wait() == 0, log_of(run_dir)
+        assert (run_dir / "saved_model").exists() and last_step(run_dir) == step < STEPS
+    assert log_of(run_dir).count("this run was already finished") >= 2

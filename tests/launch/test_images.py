@@ -64,7 +64,7 @@ def test_a_sweep_over_a_folder_needs_no_images_to_hold_out_and_goes_on_with_more
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_workers_train_on_a_folder_as_one_does(launch, digits, tmp_path):
     flags, pair = [f"--images={digits}", "--batch_size=16", *SMALL], tmp_path / "pair"
     assert processes.start(pair, "cluster", "--num_workers=2", *flags).wait() == 0, processes.log_of(pair)

@@ -3,10 +3,6 @@
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
@@ -246,22 +242,3 @@ def test_plot_redraws_the_figures_of_a_study_from_its_csv_file_alone(launch, tin
 def test_a_table_of_another_kind_is_no_study(tmp_path):
     write_metrics(str(tmp_path / "results.csv"), [{"variant": "paper", "step": 1, "loss": 0.5}])
     assert not shortcut_study.figures(str(tmp_path)) and not shortcut_study.figures(str(tmp_path / "none"))
-
-
-@pytest.mark.slow  # a minute: networks of width 10 are compiled, and TensorFlow starts twice
-def test_a_study_killed_by_force_continues_to_the_same_rows(tmp_path):
-    command = [sys.executable, "-m", "launch.shortcut_study", *FLAGS, "--figure=10", "--num_epochs=300"]
-    whole = subprocess.run([*command, f"--run_dir={tmp_path}/whole"], check=False, capture_output=True, text=True)
-    assert whole.returncode == 0, whole.stderr
-    killed = subprocess.Popen(
-        [*command, f"--run_dir={tmp_path}/run"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    while not (tmp_path / "run" / "results.csv").exists() and killed.poll() is None:
-        time.sleep(0.01)
-    killed.send_signal(signal.SIGKILL)
-    assert killed.wait() == -signal.SIGKILL
-    kept = without_seconds(tmp_path / "run")
-    assert 1 < len(kept) < len(without_seconds(tmp_path / "whole"))
-    done = subprocess.run([*command, f"--run_dir={tmp_path}/run"], check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert without_seconds(tmp_path / "run") == without_seconds(tmp_path / "whole")
