@@ -77,7 +77,7 @@ def test_what_libraries_do_at_the_end_is_done_after_a_sigterm_that_ends_at_once(
 @pytest.mark.parametrize(
     "name, flags",
     [
-        ("evaluate", ["--pretrained=digits", "--max_examples=20"]),
+        pytest.param("evaluate", ["--pretrained=digits", "--max_examples=20"], marks=pytest.mark.nightly),
         ("train", [*FLAGS, "--train_steps=2", "--checkpoint_every=1"]),
     ],
 )

@@ -1,6 +1,8 @@
 """launch.evaluate and launch.export_npz: shipped networks, JSON, no top-5 of five classes, a data set as one file."""
 
+import ast
 import json
+import os
 import shlex
 import shutil
 import subprocess
@@ -151,38 +153,35 @@ def test_the_command_that_an_error_advises_fetches_the_data_set(launch, tmp_path
 
 
 WITHOUT_TENSORFLOW = """
-import os, runpy, sys
+import os, sys
 os.environ["KERAS_BACKEND"] = "jax"
 sys.modules["tensorflow"] = sys.modules["tensorflow_datasets"] = None  # as where they are not installed
-sys.argv = sys.argv[1:]
-runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=False)
+from launching import launched
+print([launched(name, *flags) for name, *flags in {commands}])
 """
 
 
-def without_tensorflow(*arguments) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-c", WITHOUT_TENSORFLOW, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True)
-
-
 @pytest.mark.slow
-def test_without_tensorflow_a_tfds_set_ends_in_a_line_that_says_what_to_do(tmp_path):
-    done = without_tensorflow("launch.train", "--preset=cifar10", f"--run_dir={tmp_path}/run")
-    assert done.returncode == launcher.EXIT_ERROR and not (tmp_path / "run").exists()
-    assert "Traceback" not in done.stderr
-    error = done.stderr.splitlines()[-1]
-    assert error.startswith("error: cifar10 is read by tensorflow, which is not installed here")
-    assert "python -m launch.export_npz --dataset=cifar10 --npz=cifar10.npz" in error
-
-
-@pytest.mark.slow
-def test_without_tensorflow_a_runs_keras_file_is_evaluated(tiny_run, digits_npz, tmp_path):
-    last = read_metrics(tiny_run / "metrics.csv")[-1]
-    done = without_tensorflow("launch.evaluate", f"--saved_model={tiny_run}/model.keras", "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["top1_error"] == pytest.approx(last["test_top1_error"], abs=0.021)
-    done = without_tensorflow("launch.evaluate", f"--saved_model={tiny_run}/model.keras", f"--npz={digits_npz}")
-    assert "num_examples: 200" in done.stdout
+def test_without_tensorflow_a_runs_keras_file_is_evaluated_and_what_needs_it_is_said(tiny_run, digits_npz, tmp_path):
     shutil.copytree(tiny_run / "saved_model", tmp_path / "saved_model")
-    done = without_tensorflow("launch.evaluate", f"--saved_model={tmp_path}/saved_model/", "--trust_saved_model")
-    assert done.returncode == launcher.EXIT_ERROR and "Traceback" not in done.stderr
-    assert "a SavedModel needs tensorflow, which is not installed here; give model.keras" in done.stderr
+    commands = [
+        ["evaluate", f"--saved_model={tiny_run}/model.keras", "--json"],
+        ["evaluate", f"--saved_model={tiny_run}/model.keras", f"--npz={digits_npz}"],
+        ["evaluate", f"--saved_model={tmp_path}/saved_model/", "--trust_saved_model"],
+        ["train", "--preset=cifar10", f"--run_dir={tmp_path}/run"],
+    ]
+    program = [sys.executable, "-c", WITHOUT_TENSORFLOW.format(commands=commands)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(program, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    of_run, of_file, of_saved_model, trained = ast.literal_eval(done.stdout)
+    last = read_metrics(tiny_run / "metrics.csv")[-1]
+    assert json.loads(of_run[1])["top1_error"] == pytest.approx(last["test_top1_error"], abs=0.021)
+    assert "num_examples: 200" in of_file[1]
+    for (code, _, err), words in (
+        (of_saved_model, "a SavedModel needs tensorflow, which is not installed here; give model.keras"),
+        (trained, "cifar10 is read by tensorflow, which is not installed here"),
+    ):
+        assert code == launcher.EXIT_ERROR and words in err.splitlines()[-1] and "Traceback" not in err
+    assert "python -m launch.export_npz --dataset=cifar10 --npz=cifar10.npz" in trained[2]
+    assert not (tmp_path / "run").exists()

@@ -138,8 +138,10 @@ def test_a_killed_run_continues_behind_its_last_whole_job(squares, monkeypatch, 
     monkeypatch.setattr(f"{__name__}.square", counted)
     parent = os.getpid()
     if not (child := os.fork()):
-        main(SquaresConfig(), squares)
-        os._exit(0)
+        try:
+            main(SquaresConfig(), squares)
+        finally:
+            os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     if last:
         assert status(squares) == "running" and len(read_rows(f"{squares}/results.csv")) == last
