@@ -1,10 +1,9 @@
-"""docs/runs, the measured runs: the docs print their numbers, their commands train them, launch.plot draws them."""
+"""docs/runs, the measured runs: the docs print their numbers, and their commands train them."""
 
 import json
 import pathlib
 import re
 import shlex
-import shutil
 import statistics
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from identity_matters.config import TrainConfig
 from identity_matters.fields import from_json
 from identity_matters.runs.tables import read_rows
-from launch import config_flags, near_identity, plot, train
+from launch import config_flags, near_identity, train
 from shortcut_study.curvature.quadrature import mean_eigenvalue
 from shortcut_study.figures.spectrum import quadrature_from_rows
 from tests import measured_runs
@@ -20,8 +19,6 @@ from tests import measured_runs
 ROOT = pathlib.Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 RUNS = sorted((DOCS / "runs").glob("*/config.json"))
-FIRST_OF_KIND = {json.loads(path.read_text())["kind"]: path for path in RUNS[::-1]}
-del FIRST_OF_KIND["shortcut_study"]  # tests/launch/test_shortcut_study.py draws studies
 TABLES = (DOCS / "appendix" / "tables.md").read_text()
 # Pages that say what was found, and those on which all measured numbers stand.
 FINDINGS = [*(DOCS / "papers" / f"{name}.md" for name in ("hardt_ma", "results", "near_identity")), ROOT / "README.md"]
@@ -264,10 +261,3 @@ def test_the_config_of_a_training_run_is_that_of_its_command_and_names_no_folder
         assert config_flags.parse(flags, shlex.split(contents["command"])[2:]) == []
         assert from_json(TrainConfig(), contents["config"]) == config_flags.config_from(flags, presets)[0]
     assert not [word for word in ("/tmp", "/work", "/home", "/root") if word in record.read_text()]
-
-
-@pytest.mark.parametrize("record", FIRST_OF_KIND.values(), ids=FIRST_OF_KIND)
-def test_a_run_can_be_drawn_again(record, tmp_path):  # tests/launch/test_plot.py draws all of them
-    run_dir = shutil.copytree(record.parent, tmp_path / "run")
-    plot.main(plot.PlotConfig(), str(run_dir))
-    assert list(run_dir.glob("*.png"))

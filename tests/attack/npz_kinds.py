@@ -1,6 +1,5 @@
 """Hostile .npz files of images, to train and to evaluate on."""
 
-import pickle
 import struct
 import warnings
 import zipfile
@@ -8,7 +7,6 @@ import zipfile
 import damage
 import numpy as np
 from damage import npy, with_header, write
-from loaded import load_npz, npz_digest
 
 from attack import command, kind, prepared
 from attack.prepared import pick
@@ -74,42 +72,6 @@ def headers(random, folder):
     if random.random() < 0.1:  # a header of 2 GB in a file of 2 MB
         found[name] = b"\x93NUMPY\x02\x00" + struct.pack("<I", 2**31 - 1) + bytes(10**7)
     write(folder / "x.npz", found.items(), pick(random, [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]))
-    consumed(random, folder, folder / "x.npz")
-    assert not (folder / "ran").exists()
-
-
-@kind("npz: members shadowed, twice, or of other files")
-def shadowed(random, folder):
-    found = list(members().items())
-    name = pick(random, list(prepared.arrays()))
-    other = npy(255 - prepared.arrays()[name])
-    split, what = name.split("_")
-    alias = {"images": "x", "labels": "y"}[what] + "_" + split
-    names = [name, f"{name}.npy", f"./{name}.npy", f"{name}.npy.npy", alias, f"{alias}.npy", f"/{name}.npy", "../x.npy"]
-    extra = (pick(random, names), other)
-    found.insert(int(random.integers(5)), extra)
-    write(folder / "x.npz", found)
-    if consumed(random, folder, folder / "x.npz").code == 0:
-        data = load_npz(str(folder / "x.npz"))
-        for name, array in prepared.arrays().items():
-            np.testing.assert_array_equal(getattr(data, name).reshape(array.shape), array)
-        write(folder / "y.npz", members().items())
-        assert npz_digest(str(folder / "x.npz")) == npz_digest(str(folder / "y.npz"))
-
-
-class Opens:
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return open, (self.path, "w")
-
-
-@kind("npz: objects")
-def objects(random, folder):
-    values = pickle.dumps([Opens(str(folder / "ran"))])
-    header = {"descr": "|O", "fortran_order": False, "shape": (1,)}
-    write(folder / "x.npz", (members() | {pick(random, list(members())): with_header(header, values)}).items())
     consumed(random, folder, folder / "x.npz")
     assert not (folder / "ran").exists()
 

@@ -1,8 +1,6 @@
 """Signals at any moment of a command, which the same command then continues."""
 
-import contextlib
 import signal
-import time
 from collections import Counter
 
 import numpy as np
@@ -82,30 +80,3 @@ def writers(random, folder):
     for path in place.glob("a.npz"):
         with np.load(path) as arrays:
             assert len(dict(arrays)["train_labels"]) == 4000
-
-
-@kind("signals: a process is stopped, and goes on")
-def stopped(random, folder):
-    """As by a debugger, a laptop's lid or a scheduler that suspends."""
-    import multiprocessing
-    import os
-
-    flags = [f"--run_dir={folder / 'run'}", *FLAGS]
-    parent = os.getpid()
-
-    def stop_and_go(moment):
-        time.sleep(moment)
-        children = open(f"/proc/{parent}/task/{parent}/children").read().split()
-        for number in (signal.SIGSTOP, signal.SIGCONT):
-            for child in children:
-                if int(child) != os.getpid():
-                    with contextlib.suppress(ProcessLookupError):  # one that has ended since
-                        os.kill(int(child), number)
-            time.sleep(0.5)
-
-    helper = multiprocessing.get_context("fork").Process(target=stop_and_go, args=(random.uniform(0, 3),))
-    helper.start()
-    ended = command.run(folder, "train", *flags)
-    helper.join()
-    assert ended.code == 0, ended
-    must_be_undisturbed(folder / "run")

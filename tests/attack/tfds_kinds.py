@@ -50,71 +50,10 @@ def descriptions(random, folder):
     consumed(random, folder, place)
 
 
-def all_values(value, key):
-    """The containers in JSON that hold a key."""
-    found = [value] if isinstance(value, dict) and key in value else []
-    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        found += all_values(part, key)
-    return found
-
-
-FEATURES = "tensorflow_datasets.core.features"
-KNOWN = {
-    "shardLengths": [["1"] * 200_000, [str(2**62)] * 3, ["0"], ["8"] * 16_000, ["3"], ["10000"], ["16", "16"]],
-    "filepathTemplate": [
-        "../../../{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}", "{0.__class__}", "{SHARD_INDEX:>999999999}",
-        "../secret.txt", "{DATASET.__class__.__mro__}", "/dev/zero", "", "{SPLIT}",
-        "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_INDEX}",
-    ],
-    "fileFormat": ["array_record", "riegeli", "parquet", "", "tfrecord", "bagz", "x"],
-    "numClasses": [str(2**62), "-1", "0", "3", "100000", str(2**63)],
-    "dimensions": [
-        ["12", "10"], ["-1", "-1", "3"], [str(2**40), str(2**40), "3"], ["0", "0", "0"], ["12", "10", "1"],
-        ["-5", "10", "3"], [], ["5", "10", "3"],
-    ],
-    "dtype": ["uint16", "float32", "string", "int64", "x", "resource"],
-    "encodingFormat": ["png", "jpeg", "", "gif", "x"],
-    "name": ["../../../secret", "x", "", "train", "test", "/dev/zero", "train[:5]"],
-    "version": ["0.0.0", "x", "../1.0.0", "9.9.9"],
-    "pythonClassName": [
-        "os.path", f"{FEATURES}.video_feature.Video", "tensorflow_datasets.testing.test_utils.X",
-        f"{FEATURES}.text_feature.Text", f"{FEATURES}.labeled_image.LabeledImage", "x",
-    ],
-    "featureKey": ["label", "image", "x", "../x", "__class__"],
-}  # fmt: skip
-
-
-@kind("TFDS: a field of its descriptions set to what that field should not be")
-def fields(random, folder):
-    place = copied(random, folder)
-    key = pick(random, list(KNOWN))
-    for name in ("dataset_info.json", "features.json"):
-        value = json.loads((place / name).read_text())
-        for container in all_values(value, key)[: random.integers(1, 3)]:
-            container[key] = pick(random, KNOWN[key])
-        (place / name).write_text(json.dumps(value))
-    if key == "name":  # the secret, as a shard and as labels
-        shutil.copy(prepared.folder() / "secret.txt", folder / "secret-train.tfrecord-00000-of-00001")
-    consumed(random, folder, place)
-
-
 @kind("TFDS: damages of the table (tests/damage.py)")
 def of_the_table(random, folder):
     place = copied(random, folder)
     prepared.damaged(random, place, damage.TFDS | damage.TFDS_FROM_FILES)
-    consumed(random, folder, place)
-
-
-@kind("TFDS: pipes, links, devices and other files in its folder")
-def files(random, folder):
-    place = copied(random, folder)
-    if random.random() < 0.5:
-        prepared.in_its_place(random, place / pick(random, ["x", "metadata.json", "image.labels.txt", ".lock"]))
-    else:
-        prepared.in_its_place(random, pick(random, sorted(path for path in place.rglob("*") if path.is_file())))
-    if random.random() < 0.3:
-        target = pick(random, ["/dev", prepared.folder(), place, "/proc"])
-        (place.parent / pick(random, ["2.0.0", "x", ".config"])).symlink_to(target)
     consumed(random, folder, place)
 
 

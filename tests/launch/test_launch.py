@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 
@@ -211,29 +210,6 @@ def test_the_strides_must_divide_the_images_of_the_data_and_not_the_preset_s(
     code, _, err = launch("train", *arguments, "--image_size=25", f"--run_dir={tmp_path}/none")
     assert code == 1 and err.count("\n") == 1 and "does not divide 25x25 pixels; try --image_size=24" in err
     assert not (tmp_path / "none").exists()
-
-
-def test_another_config_in_the_same_run_dir_is_refused(trained, launch):
-    run_dir, flags, *_ = trained
-    code, _, err = launch("train", f"--run_dir={run_dir}", *flags, "--learning_rate=0.7")
-    assert code == launcher.EXIT_ERROR and "learning_rate (" in err and "0.7)" in err
-
-
-def test_evaluate_prints_the_errors_of_the_run_that_exported(trained, launch):
-    run_dir = trained[0]
-    names, *_, last = (run_dir / "metrics.csv").read_text().splitlines()
-    error = float(dict(zip(names.split(","), last.split(",")))["test_top1_error"])
-    code, out, _ = launch("evaluate", f"--saved_model={run_dir}/saved_model")
-    assert code == 0 and out.splitlines() == [f"top1_error: {error:.2%}", out.splitlines()[1], "num_examples: 200"]
-    assert "num_examples: 3" in launch("evaluate", f"--saved_model={run_dir}/saved_model", "--max_examples=3")[1]
-
-
-def test_plot_redraws_from_the_csv_alone(trained, launch, tmp_path):
-    shutil.copy(trained[0] / "metrics.csv", tmp_path)
-    code, out, _ = launch("plot", f"--run_dir={tmp_path}")
-    assert code == 0 and out == f"{tmp_path}/convergence.png\n"
-    assert (tmp_path / "convergence.png").read_bytes().startswith(b"\x89PNG")
-    assert sorted(os.listdir(tmp_path)) == ["convergence.png", "metrics.csv"]
 
 
 @pytest.mark.slow

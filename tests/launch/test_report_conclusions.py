@@ -9,11 +9,17 @@ from study_rows import of_figure, paper_rows
 from identity_matters.experiments.ablations import AblationConfig
 from identity_matters.runs.tables import write_metrics
 from launch import check_theory
-from launch.reporting import figures, page
+from launch.reporting import figures, page, runs
 from launch.reporting.runs import read_run
 from shortcut_study.config import PRESETS
 
 FIGURE_2 = "Li et al., Figure 2"
+
+
+@pytest.fixture(autouse=True)
+def pictures_without_content(monkeypatch):
+    """No figure is rendered, which takes most of the time; test_report.py has pages with pictures."""
+    monkeypatch.setattr(runs, "picture", lambda figure: runs.Picture("data:", False))
 
 
 def norms_run(path, norms, status="done"):
@@ -85,12 +91,12 @@ def test_a_failed_check_is_shown_in_whatever_order_the_runs_come(tmp_path):
     rows = read_run(str(tmp_path / "failed"), str(tmp_path)).rows
     write_metrics(str(tmp_path / "failed" / "results.csv"), [row | {"verdict": page.FAILED} for row in rows])
     edit(tmp_path / "failed", status="failed")
-    runs = [read_run(str(tmp_path / name), str(tmp_path)) for name in ("failed", "passed")]
-    for order in (runs, runs[::-1]):
+    both = [read_run(str(tmp_path / name), str(tmp_path)) for name in ("failed", "passed")]
+    for order in (both, both[::-1]):
         (row,) = [row for row in page.claim_rows(order) if row.claim.id == "review.eq_6"]
         assert (row.verdict, row.word) == (page.FAILED, "failed")
         answer = dict(page._summary(order, []))
         assert answer[f"Claims, {tmp_path}/failed"].startswith("0 of 1 checks pass")
         assert answer[f"Claims, {tmp_path}/passed"].startswith("1 of 1 checks pass")
-    (row,) = [row for row in page.claim_rows(runs[1:]) if row.claim.id == "review.eq_6"]
+    (row,) = [row for row in page.claim_rows(both[1:]) if row.claim.id == "review.eq_6"]
     assert row.word != "failed"
