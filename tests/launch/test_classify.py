@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from image_folders import DIGITS, noise, write, write_digits
+from image_folders import DIGITS, write, write_digits
 
 from identity_matters.classification import classify
 from identity_matters.config import DataConfig
@@ -81,27 +81,3 @@ def test_a_network_of_no_names_answers_with_the_numbers_of_classes(launch, tiny_
     path = write(tmp_path / "digit.png", mnist_sample().test_images[0, ..., 0])
     code, out, _ = launch("classify", f"--saved_model={tiny_run}", path)
     assert code == 0 and out.split("  ")[1] in set("0123456789")
-
-
-REFUSED = {
-    "no network": (["photo.png"], "--saved_model is missing"),
-    "two networks": (["--saved_model=x", "--pretrained=digits", "photo.png"], "give one of them"),
-    "no photo": (["--pretrained=digits"], "no image is named"),
-    "no run": (["--saved_model=none", "photo.png"], "none is not a SavedModel of this project"),
-    "no file": (["--pretrained=digits", "none.png"], "there is no file or folder none.png"),
-    "no image": (["--pretrained=digits", "text.png"], "cannot read text.png: it is not a PNG or JPEG"),
-    "no image in a folder": (["--pretrained=digits", "empty"], "empty holds no PNG or JPEG file"),
-    "colours": (["--pretrained=digits", "colour.png"], "colour.png has 3 channels, but the network takes images of 1"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_is_no_image_or_no_network_is_refused_in_one_line(launch, tmp_path, monkeypatch, case):
-    monkeypatch.chdir(tmp_path)
-    write(tmp_path / "photo.png", noise(28, 28))
-    write(tmp_path / "colour.png", noise(28, 28, 3))
-    (tmp_path / "text.png").write_text("no image")
-    (tmp_path / "empty").mkdir()
-    arguments, words = REFUSED[case]
-    code, out, err = launch("classify", *arguments)
-    assert code == 1 and not out and err.count("\n") == 1 and words in err

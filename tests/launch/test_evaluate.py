@@ -57,13 +57,6 @@ def test_a_file_of_test_images_alone_is_evaluated_and_not_trained_on(launch, dig
     assert code == launcher.EXIT_ERROR and "test.npz as an .npz file: it lacks train_images, train_labels" in err
 
 
-def test_an_unknown_network_and_two_networks_are_refused_in_one_line(launch):
-    code, _, err = launch("evaluate", "--pretrained=cifar11")
-    assert code == 1 and err == "error: there is no pretrained network 'cifar11', only digits, cifar10_fast, cifar10\n"
-    code, _, err = launch("evaluate", "--pretrained=digits", "--saved_model=x")
-    assert code == launcher.EXIT_ERROR and err.count("\n") == 1 and "give one of them" in err
-
-
 def test_json_is_one_line_of_fractions(launch, tiny_run):
     code, out, _ = launch("evaluate", f"--saved_model={tiny_run}/saved_model", "--json")
     last = read_metrics(tiny_run / "metrics.csv")[-1]
@@ -119,20 +112,6 @@ def test_a_file_has_images_of_the_size_that_is_asked_for(launch, tmp_path):
     assert code == 0 and "test images [14, 14, 1]" in out
     with np.load(tmp_path / "small.npz") as file:
         assert file["train_images"].shape == (4000, 14, 14, 1) and file["test_images"].shape == (1000, 14, 14, 1)
-
-
-@pytest.mark.parametrize(
-    "flags, words",
-    [
-        ([], "--npz is missing"),
-        (["--npz={tmp}/none/x.npz"], "there is no folder {tmp}/none"),
-        (["--npz={tmp}/x.npz", "--dataset=cifar10", "--data_dir={tmp}"], "--download"),
-    ],
-)
-def test_an_export_that_cannot_be_is_refused_in_one_line(launch, tmp_path, flags, words):
-    code, _, err = launch("export_npz", *(flag.format(tmp=tmp_path) for flag in flags))
-    assert code == launcher.EXIT_ERROR and err.count("\n") == 1 and words.format(tmp=tmp_path) in err
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from image_folders import noise, write
 from launching import LAUNCHERS, launched, presets_of
 
 from identity_matters.config import DataConfig, ModelConfig, TrainConfig, ignored_fields
@@ -18,7 +19,8 @@ from launch import config_flags, launcher
 TINY = "--stem_width=2 --widths=2,4 --blocks_per_stage=1,1 --batch_size=8".split()
 
 
-# Each: launcher, flags, what the line must name. {tmp} is a fresh directory.
+STUDY = ["--preset=smoke", "--run_dir={tmp}/run"]
+# Each: launcher, flags, what the line must name. {tmp} is the current directory, `folder`.
 MISTAKES = {
     "batch size 0": ("train", ["--batch_size=0"], "batch_size must be at least 1, got 0"),
     "steps not a number": ("train", ["--train_steps=1e3"], "error: train_steps must be a whole number, got '1e3'"),
@@ -49,13 +51,48 @@ MISTAKES = {
     "missing saved model": ("evaluate", ["--saved_model={tmp}/none"], "{tmp}/none"),
     "negative max_examples": ("evaluate", ["--saved_model=x", "--max_examples=-1"], "got -1"),
     "nothing to plot": ("plot", ["--run_dir={tmp}/none"], "metrics.csv"),
+    "nothing to compare with": ("plot", ["--run_dir={tmp}", "--beside=,"], "names no directory"),
+    "unknown format": ("plot", ["--run_dir={tmp}", "--format=bmp"], "png, pdf, svg"),
+    "unknown network": ("evaluate", ["--pretrained=cifar11"], "'cifar11', only digits, cifar10_fast, cifar10"),
+    "two networks": ("evaluate", ["--pretrained=digits", "--saved_model=x"], "give one of them"),
+    "export without a file": ("export_npz", [], "--npz is missing"),
+    "export to no folder": ("export_npz", ["--npz={tmp}/none/x.npz"], "there is no folder {tmp}/none"),
+    "export of what is not there": (
+        "export_npz", ["--npz={tmp}/x.npz", "--dataset=cifar10", "--data_dir={tmp}"], "--download"
+    ),
+    "classify without a network": ("classify", ["photo.png"], "--saved_model is missing"),
+    "classify by two": ("classify", ["--saved_model=x", "--pretrained=digits", "photo.png"], "give one of them"),
+    "no photo": ("classify", ["--pretrained=digits"], "no image is named"),
+    "classify by no run": ("classify", ["--saved_model=none", "photo.png"], "none is not a SavedModel of this project"),
+    "no photo there": ("classify", ["--pretrained=digits", "none.png"], "there is no file or folder none.png"),
+    "a text as photo": ("classify", ["--pretrained=digits", "file"], "cannot read file: it is not a PNG or JPEG"),
+    "no photo in a folder": ("classify", ["--pretrained=digits", "empty"], "empty holds no PNG or JPEG file"),
+    "colours": (
+        "classify", ["--pretrained=digits", "colour.png"], "colour.png has 3 channels"
+    ),
+    "unknown figure": ("check_theory", ["--draw=ball", "--run_dir={tmp}/run"], "no figure 'ball'; there are norms, "),
+    "figure without a place": ("check_theory", ["--draw=spectra"], "--draw needs a --run_dir"),
+    "figure and claim": ("check_theory", ["--draw=spectra", "--claim=hm.theorem_2.1"], "exclude each other"),
+    "depths that 3 does not divide": (
+        "shortcut_study", [*STUDY, "--depths=2,4,8"], "depths (2, 4, 8) hold no multiple of shortcut_depth 3"
+    ),
+    "depths not numbers": ("shortcut_study", [*STUDY, "--depths=2,six"], "with commas between, got '2,six'"),
+    "unknown data of a study": ("shortcut_study", [*STUDY, "--dataset=nonexistent"], "nonexistent"),
+    "unprepared data of a study": (
+        "shortcut_study", [*STUDY, "--dataset=mnist", "--data_dir={tmp}"], "mnist is not prepared"
+    ),
+    "fewer images than dimensions": ("shortcut_study", [*STUDY, "--examples=5"], "5 images span only 4 dimensions"),
     "no seeds": ("ablations", ["--num_seeds=0", "--run_dir={tmp}/a"], "num_seeds must be at least 1"),
-}
+}  # fmt: skip
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "photo.png", noise(28, 28))
+    write(tmp_path / "colour.png", noise(28, 28, 3))
     (tmp_path / "file").write_text("not a directory")
+    (tmp_path / "empty").mkdir()
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "config.json").write_text('{"status": "runn')
     return tmp_path

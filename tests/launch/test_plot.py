@@ -77,12 +77,6 @@ def test_other_formats_are_drawn_for_papers(tmp_path, launch, name, start):
     assert (tmp_path / f"convergence.{name}").read_bytes() == written  # no date, no random names
 
 
-def test_nothing_to_compare_with_and_an_unknown_format_are_refused_in_one_line(tmp_path, launch):
-    for flag, named in (("--beside=,", "names no directory"), ("--format=bmp", "png, pdf, svg")):
-        code, _, err = launch("plot", f"--run_dir={tmp_path}", flag)
-        assert code == 1 and err.count("\n") == 1 and named in err
-
-
 def test_the_rate_of_a_schedule_that_always_falls_has_no_drops():
     def drops(*rates):
         return figures.learning_rate_drops([{"step": i, "learning_rate": rate} for i, rate in enumerate(rates)])

@@ -186,28 +186,6 @@ def test_an_interrupted_study_continues_to_the_same_rows(launch, study, three_di
     assert len(kept) > 1
 
 
-# Flags, what the line must name; test_config.py has the mistakes in the fields.
-MISTAKES = {
-    "depths without a multiple of 3": (["--depths=2,4,8"], "depths (2, 4, 8) hold no multiple of shortcut_depth 3"),
-    "depths not numbers": (["--depths=2,six"], "depths must be whole numbers with commas between, got '2,six'"),
-    "a data set that does not exist": (["--dataset=nonexistent"], "nonexistent"),
-    "a data set that is not prepared": (["--dataset=mnist", "--data_dir={tmp}"], "mnist is not prepared"),
-    "fewer images than dimensions": (["--examples=5"], "the 5 images span only 4 dimensions"),
-}
-
-
-@pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_gets_one_line_and_writes_nothing(launch, tmp_path, name):
-    arguments, named = MISTAKES[name]
-    (tmp_path / "file").write_text("not a directory")
-    arguments = [argument.format(tmp=tmp_path) for argument in arguments]
-    code, out, err = launch("--preset=smoke", f"--run_dir={tmp_path}/run", *arguments)
-    assert code == launcher.EXIT_ERROR
-    assert err.startswith("error: ") and err.count("\n") == 1, err
-    assert named in err and not out
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
 def test_images_that_the_convolutional_networks_do_not_take_are_refused(launch, three_digits, tmp_path):
     code, _, err = launch("--figure=convolutional", f"--run_dir={tmp_path}/run")
     assert code == launcher.EXIT_ERROR and "square images of a multiple of 4 pixels, got 7x7" in err
