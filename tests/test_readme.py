@@ -27,12 +27,7 @@ def text_of(path: pathlib.Path) -> str:
 
 def commands(path: pathlib.Path) -> list[list[str]]:
     """Every `python -m launch.… --flags` or `python -m benchmarks.…` of a page or a module's docstring."""
-    return commands_in(text_of(path))
-
-
-def commands_in(text: str) -> list[list[str]]:
-    """The same of a text."""
-    text = re.sub(r" *\\\n *", " ", text)
+    text = re.sub(r" *\\\n *", " ", text_of(path))
     found = re.findall(r"python -m ((?:launch|benchmarks)\.\w+[^\n`|&;)]*)", text)
     return [shlex.split(command.split("  ")[0]) for command in found]
 

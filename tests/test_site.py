@@ -17,9 +17,6 @@ import urllib.request
 import numpy as np
 import pytest
 from chromium import CHROMIUM, visit
-from test_page_commands import whole
-from test_readme import PAGES, commands_in
-from test_readme import commands as commands_of
 
 from identity_matters.presets import MODEL_PRESETS
 from launch import config_flags
@@ -243,48 +240,12 @@ def test_every_link_of_a_built_page_leads_somewhere(site):
     assert broken_links(site) == {"index.html: papers/theorems/#nowhere", "index.html: nowhere/"}
 
 
-def marked_code(page: str) -> list[str]:
-    """The commands and snippets with a mark on a built page; of a block whose mark names lines, these lines."""
-    page = re.sub(r"<(?!/?(?:pre|code|p|small)\b)[^>]*>", "", page)
-    inline = re.findall(r"<code>([^<]*)</code> <small[^>]*>not run by the tests<", page)
-    inline += re.findall(r"not run: <code>([^<]*)</code>", page)
-    found = []
-    for block, lines in re.findall(r"<pre><code>([^<]*)</code></pre><p [^>]*>not run by the tests([^<]*)<", page):
-        ranges = [range(int(a) - 1, int(b or a)) for a, b in re.findall(r"(\d+)(?:–(\d+))?", lines)]
-        block = block.rstrip().splitlines()
-        found.append("\n".join(block[i] for numbers in ranges or [range(len(block))] for i in numbers))
-    return [html.unescape(code) for code in (*inline, *found)]
-
-
-def known(command: list[str]) -> bool:
-    """Whether the table of the tests has a command that begins with these words."""
-    return any(words[: len(command)] == command for entry in map(whole, tested.ENTRIES) for words in commands_in(entry))
-
-
-def html_of(site: pathlib.Path, source: pathlib.Path) -> str:
-    """The built page of a Markdown file or of a launcher."""
-    from website import hooks
-
-    if source.suffix == ".py":
-        uri = f"reference/commands/{source.stem}.md"
-    else:
-        uri = hooks.ROOT_PAGES.get(source.name) or source.relative_to(ROOT / "docs").as_posix()
-    return (site / re.sub(r"(index)?\.md$", "", uri) / "index.html").read_text()
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "source", [*PAGES, *(ROOT / "launch" / f"{name}.py" for name in commands.launchers())], ids=lambda path: path.name
-)
-def test_a_command_or_snippet_has_a_mark_or_is_in_the_table_of_the_tests(site, source):
-    code = marked_code(html_of(site, source))
-    marked = [command for text in code for command in commands_in(text)]
-    for command in commands_of(source):
-        is_pattern = re.search(r"=[A-Z]+(/model.keras)?$", command[-1])  # in running text
-        assert known(command) != (command in marked) or is_pattern, command
-    run = set(map(whole, tested.ENTRIES))
-    for snippet in re.findall(r"^```python\n(.*?)^```", source.read_text(), re.M | re.S):
-        assert (snippet.splitlines()[-1] in run) != any(snippet.strip() == text.strip() for text in code), snippet
+def test_built_pages_have_a_mark_at_what_no_test_runs_and_at_nothing_else(site):
+    pages = (site / "guides" / name / "index.html" for name in ("cluster", "train"))
+    cluster, train = (re.sub("<[^>]*>", "", page.read_text()) for page in pages)
+    assert re.search(r"kubectl apply -f job.yaml\nkubectl logs .*\s*not run by the tests: lines \d+, \d+", cluster)
+    assert "python -m launch.train --preset=cifar10_fast" in train and "not run by the tests" not in train
 
 
 RUNS, CONTINUED = "$ python -m launch.plot --run_dir=runs/first  # curves", ("python -m a \\", "  --b")

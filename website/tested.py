@@ -33,7 +33,10 @@ RUN_HERE: dict[str, str | dict[str, str]] = {
     "python -m launch.evaluate --pretrained=cifar10_fast --data_dir=data": "",
     "python -m launch.evaluate --pretrained=cifar10 --data_dir=data": "",
     "python -m launch.export_npz --dataset=cifar10 --data_dir=data --download --npz=cifar10.npz": "",
-    'spectrum.plot().savefig("spectrum.png")': {"[:500]": "[:20]"},
+    'spectrum.plot().savefig("spectrum.png")': {
+        "[:500]": "[:20]",
+        "train_labels[:20])": "train_labels[:20], order=3, num_vectors=2)",
+    },
     "model.fit(x, y, epochs=3, verbose=0, callbacks=[along])": {},
     "operator = h.to_scipy()  # for scipy.sparse.linalg: eigsh, cg": {},
     "python -m launch.hessian_spectrum --saved_run=runs/first …": "--examples=20 --order=5 --num_vectors=2",

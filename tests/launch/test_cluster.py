@@ -181,12 +181,6 @@ def test_a_signal_while_the_workers_are_started_ends_the_job(tmp_path):
     assert any("SIGTERM: the workers save a checkpoint and exit" in line for line in lines)
 
 
-def test_a_signal_that_is_sent_twice_at_once_means_what_it_means_once(tmp_path):
-    process, log = supervised(tmp_path, LEAVES.replace("sys.exit", "time.sleep(0.3) or sys.exit"))
-    _ = [process.send_signal(signal.SIGTERM) or time.sleep(0.05) for _ in range(2)]
-    assert process.wait() == launcher.EXIT_CONTINUE and "SIGKILL" not in log.read_text()
-
-
 def test_a_log_on_a_full_disk_stops_no_worker(tmp_path, monkeypatch):
     monkeypatch.setattr(local, "open_log", lambda path: open("/dev/full", "a"))
     command = [sys.executable, "-c", "print('x' * 100_000)"]

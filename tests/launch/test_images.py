@@ -51,13 +51,12 @@ def test_a_run_on_a_folder_is_exported_and_evaluated(launch, digits, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_sweep_over_a_folder_needs_no_images_to_hold_out_and_goes_on_with_more_seeds(launch, photos):
+def test_a_sweep_over_a_folder_needs_no_images_to_hold_out(launch, photos):
     data = ("--images=photos", "--test_share=0.2", "--image_size=14", "--preset=mnist", *SMALL)
-    for seeds in (1, 2):
-        words = ("--sweep", "learning_rate=0.01,0.03", f"--seeds={seeds}", "--run_dir=runs/rates")
-        code, out, err = launch("ablations", *words, *data)
-        assert code == 0, err
-    assert out.count("steps\n") == 2  # of the second seed alone
+    code, out, err = launch(
+        "ablations", "--sweep", "learning_rate=0.01,0.03", "--seeds=1", "--run_dir=runs/rates", *data
+    )
+    assert code == 0, err
     assert re.findall(r"learning_rate=0\.0\d", out.partition("| variant")[2]) == [
         "learning_rate=0.01",
         "learning_rate=0.03",
