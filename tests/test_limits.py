@@ -249,17 +249,6 @@ def test_a_command_with_less_than_four_gigabytes_of_address_space_ends_at_once(g
     assert (done.returncode == 0) == is_taken and ("ulimit -v 4194304 or more" in done.stderr) != is_taken
 
 
-@pytest.mark.parametrize(
-    "rise, line", [(0.0099, "20.99% without the smallest of 2"), (0.0101, "so none can be removed")]
-)
-def test_a_block_can_be_removed_where_the_error_rises_by_a_point_or_less(rise, line):
-    removed = [
-        {"error": 0.2, "num_removed": 0, "operations": 1.0},
-        {"error": 0.2 + rise, "num_removed": 1, "operations": 0.9},
-    ]
-    assert line in near_identity.removable(removed)
-
-
 @pytest.mark.parametrize("count, is_named", [(0, False), (1, True), (3, True), (4, False)])
 def test_runs_are_named_by_three_settings_at_most(count, is_named, monkeypatch):
     configs = {path: {f"field{i}": path for i in range(count)} for path in ("a", "b")}

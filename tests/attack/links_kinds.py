@@ -120,19 +120,3 @@ def new_directory(random, folder):
         ],
     )
     must_leave_alone(random, folder, run_dir, name, f"--run_dir={run_dir}", *flags, sigterm_after=2.5)
-
-
-@kind("links beside a file: cluster --write, export_npz")
-def beside(random, folder):
-    place = folder / "place"
-    place.mkdir()
-    written = place / pick(random, ["job", "a.npz", "a.yaml"])
-    for name in [written.name, f".tmp{os.getpid()}_{written.name}", f".tmp{os.getpid() + 1}_{written.name}"]:
-        if random.random() < 0.5:
-            (place / name).symlink_to(folder / "outside" / pick(random, ["mine", "nothing", "folder"]))
-    name, flags = "cluster", ["--slurm", f"--write={written}", "--run_dir=r"]
-    if written.suffix == ".npz":
-        name, flags = "export_npz", ["--dataset=mnist_sample", f"--npz={written}"]
-    must_leave_alone(random, folder, place, name, *flags)
-    left = [path.name for path in place.iterdir() if path.name.startswith(".tmp") and not path.is_symlink()]
-    assert not left, left

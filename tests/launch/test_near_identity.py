@@ -37,6 +37,8 @@ def test_how_many_blocks_can_be_removed_is_said_in_words_where_it_is_none_one_or
     assert removable(removed(0.05, 0.07, 0.05)) == (
         "error 5.00%; 7.00% without the smallest branch, so none can be removed"
     )
+    assert "20.99% without the smallest of 2 branches" in removable(removed(0.2, 0.2099))  # a point or less
+    assert "so none can be removed" in removable(removed(0.2, 0.2101))
     assert "; 5.50% without the smallest of 3 branches, with 90% of" in removable(removed(0.05, 0.055, 0.07))
     assert "; 5.70% without the 2 smallest of 3 branches, with 80% of" in removable(removed(0.05, 0.055, 0.057))
 
