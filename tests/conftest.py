@@ -66,7 +66,7 @@ def tiny_spectrum(tiny_run, tmp_path_factory):
     from launch import hessian_spectrum
 
     run_dir = tmp_path_factory.mktemp("spectra") / "spectrum"
-    config = hessian_spectrum.SpectrumConfig(str(tiny_run), examples=60, batch_size=30, order=20)
+    config = hessian_spectrum.SpectrumConfig(str(tiny_run), examples=60, batch_size=30, order=20, num_vectors=2)
     with (
         open(f"{run_dir}.out", "w") as out,
         open(f"{run_dir}.err", "w") as err,

@@ -43,7 +43,7 @@ def test_a_spectrum_does_not_go_on_with_other_labels(launch, monkeypatch, tiny_r
     run_dir = tmp_path / "spectrum"
     kept, real = cut_short(tiny_spectrum, run_dir, 21), trained_run.first_examples
     command = ["hessian_spectrum", f"--saved_run={tiny_run}", f"--run_dir={run_dir}"]
-    command += "--examples=60 --batch_size=30 --order=20".split()
+    command += "--examples=60 --batch_size=30 --order=20 --num_vectors=2".split()
 
     def changed(*args):
         images, labels, _ = real(*args)

@@ -35,7 +35,8 @@ def launch():
 
 
 def flags(tiny_run, run_dir):
-    return [f"--saved_run={tiny_run}", f"--run_dir={run_dir}", *"--examples=60 --batch_size=30 --order=20".split()]
+    words = "--examples=60 --batch_size=30 --order=20 --num_vectors=2".split()
+    return [f"--saved_run={tiny_run}", f"--run_dir={run_dir}", *words]
 
 
 def few(saved, run_dir, *more):
@@ -57,14 +58,14 @@ def test_a_run_prints_the_eigenvalues_and_leaves_its_files(tiny_spectrum, tiny_r
     ]
     last = tiny_spectrum.with_suffix(".err").read_text().split("\r")[-1]
     rows, density = read(tiny_spectrum)
-    taken = sum(row["vector"] == 0 for row in rows)  # of each of the first four vectors for the rest
-    assert f"{2 * (20 + 4 * taken + 20)}/{2 * (20 + 4 * taken + 20)}" in last  # batches: two a product
+    taken = sum(row["vector"] == 0 for row in rows)  # of each of the two vectors for the rest
+    assert f"{2 * (20 + 2 * taken)}/{2 * (20 + 2 * taken)}" in last  # batches: two a product
     record = json.loads((tiny_spectrum / "config.json").read_text())
     assert (record["status"], record["num_weights"], record["num_examples"]) == ("done", 1188, 60)
     assert (tiny_spectrum / "spectrum.png").read_bytes().startswith(b"\x89PNG")
     assert list(rows[0]) == ["vector", "eigenvalue", "weight", "error_bound", "rounding"]
     known = sum(row["vector"] == -1 for row in rows)
-    assert 0 < known < 20 and len(rows) == known + 4 * taken + 20 and not list(tiny_spectrum.glob("products*"))
+    assert 0 < known < 20 and len(rows) == known + 2 * taken and not list(tiny_spectrum.glob("products*"))
     grid, heights = ([row[name] for row in density] for name in ("eigenvalue", "density"))
     assert np.trapezoid(heights, grid) == pytest.approx(1, abs=1e-4)
 
@@ -160,7 +161,7 @@ def test_the_figure_is_drawn_from_the_csv_files_alone(tiny_spectrum, tmp_path):
 
 @pytest.mark.slow
 def test_layers_blocks_and_a_tolerance_are_flags(tiny_run, launch, tmp_path):
-    asked = [*flags(tiny_run, tmp_path / "run"), "--tolerance=0.2", "--num_vectors=2", "--per_layer", "--per_block"]
+    asked = [*flags(tiny_run, tmp_path / "run"), "--tolerance=0.2", "--per_layer", "--per_block"]
     code, out, err = launch(*asked, "--num_eigenvalues=1")
     assert code == 0, err
     tables = [read_rows(tmp_path / "run" / name) for name in ("layers.csv", "blocks.csv")]
