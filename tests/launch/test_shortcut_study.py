@@ -159,7 +159,7 @@ INTERRUPTIONS = {
 
 
 @pytest.mark.parametrize(
-    "figure", [pytest.param(name, marks=[pytest.mark.slow] if name in "369" else []) for name in INTERRUPTIONS]
+    "figure", [pytest.param(name, marks=[pytest.mark.slow] if name in "3689" else []) for name in INTERRUPTIONS]
 )
 def test_an_interrupted_study_continues_to_the_same_rows(launch, study, three_digits, tmp_path, monkeypatch, figure):
     for name in ("figures", "_write_events"):  # the rows alone
