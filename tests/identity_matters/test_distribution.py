@@ -72,6 +72,8 @@ def test_several_workers_and_several_steps_at_once_are_refused_under_pytorch(mon
     monkeypatch.setattr(workers.keras.backend, "backend", lambda: "torch")
     with pytest.raises(UserError, match="several workers need KERAS_BACKEND=tensorflow, got torch"):
         rendezvous.join()
+    monkeypatch.setenv("TF_CONFIG", tf_config({"worker": ["a:1"]}, index=0))
+    assert not rendezvous.join().has_peers
     with pytest.raises(UserError, match="steps_per_execution must be 1 with PyTorch, got 3"):
         Workers().check(TrainConfig(train_steps=6, steps_per_execution=3, eval_every=3, checkpoint_every=3), ())
 
@@ -215,6 +217,8 @@ def test_other_devices_than_another_workers_are_no_lost_worker(difference):
     with pytest.raises(UserError, match="worker 1 has 2 device.s., another worker has .*CUDA_VISIBLE_DEVICES"):
         with explaining(Workers(Replicas(4), 1, 2).lost):
             raise error
+    with pytest.raises(WorkerLost, match="^worker 1 "), explaining(Workers(Replicas(4), 1, 2).lost):
+        raise tf.errors.InternalError(None, None, "the group has gone")
 
 
 def test_the_workers_together_see_the_batches_that_one_would_and_every_test_image_once():

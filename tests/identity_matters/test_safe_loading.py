@@ -121,4 +121,5 @@ FIELDS = {"dataset": "mnist_sample", "data_dir": "", "npz": "", "image_size": 0,
 def test_a_config_json_that_names_no_data_is_refused_in_one_short_line(run, content):
     (run / "config.json").write_text(content)
     message = refused(evaluate, str(run / "saved_model"))
+    assert message.startswith(f"{run}/config.json does not say what data the model was trained on: ")
     assert "name a dataset" in message and len(message) < 500

@@ -59,6 +59,10 @@ def test_the_excess_by_radius_lies_below_its_bounds():
     assert_legible(relu.excess_by_radius_figure(as_text(rows)))
 
 
+def test_the_map_s_rates_are_those_of_its_page():
+    assert target_map.SPEEDS[:2] == (1, 1 / 2) and target_map.SPEEDS[-1] == 1 / 1024 and len(target_map.SPEEDS) == 11
+
+
 @pytest.mark.slow
 def test_the_map_has_a_panel_a_target_start_and_method(monkeypatch):
     rows = []
