@@ -190,6 +190,7 @@ def test_a_weight_in_the_loss_and_weights_of_one_output_alone_are_taken_in_float
     one, both = (
         curvature.Hessian(two, X, y, losses, sample_weight={"c": weights} | rest) for rest in ({}, {"n": weights**0})
     )
+    assert one.loss_in_words == "mean SparseCategoricalCrossentropy, mse over 6 examples"
     step = step[:1].repeat(one.shape[0])
     np.testing.assert_allclose(one @ step, both @ step, rtol=1e-6)
 

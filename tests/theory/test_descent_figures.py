@@ -59,8 +59,10 @@ def test_the_excess_by_radius_lies_below_its_bounds():
     assert_legible(relu.excess_by_radius_figure(as_text(rows)))
 
 
-def test_the_map_s_rates_are_those_of_its_page():
-    assert target_map.SPEEDS[:2] == (1, 1 / 2) and target_map.SPEEDS[-1] == 1 / 1024 and len(target_map.SPEEDS) == 11
+def test_the_map_is_that_of_its_page():
+    jobs = target_map.jobs()
+    assert sorted({(job.dimension, job.num_layers) for job in jobs}) == [*((6, 2**i) for i in range(7)), (20, 16)]
+    assert target_map.SPEEDS == tuple(1 / 2**i for i in range(11)) and target_map.MAX_STEPS == 500
 
 
 @pytest.mark.slow
