@@ -105,6 +105,12 @@ def test_the_slope_at_the_end_of_a_descent_is_a_share_of_the_risk_of_the_identit
     assert linear_output.local_minimum_risk(h, features, y) <= end < 0.9 * zero_risk
 
 
+def test_a_descent_that_meets_no_kink_ends_where_the_slope_is_0():
+    rng = np.random.default_rng(4)
+    x, w = rng.standard_normal((20, 2)), 0.3 * rng.standard_normal((1, 2, 2, 2))
+    assert linear_output.descend(w, np.eye(2), x, x + rng.standard_normal((20, 2)))[2] < 1e-7
+
+
 def share_left(predictors, y):
     return np.square(y - predictors @ np.linalg.pinv(predictors) @ y).sum()
 
