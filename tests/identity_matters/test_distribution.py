@@ -78,6 +78,14 @@ def test_several_workers_and_several_steps_at_once_are_refused_under_pytorch(mon
         Workers().check(TrainConfig(train_steps=6, steps_per_execution=3, eval_every=3, checkpoint_every=3), ())
 
 
+@pytest.mark.parametrize("num_gpus, has_strategy", [(0, False), (1, False), (2, True)])
+def test_a_worker_alone_mirrors_its_variables_from_two_gpus_on(monkeypatch, num_gpus, has_strategy):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["GPU"] * num_gpus)
+    monkeypatch.setattr(tf.distribute, "MirroredStrategy", lambda: Replicas(2))
+    assert (rendezvous.join().num_replicas == 2) == has_strategy
+
+
 class Replicas:
     """What Workers asks of a strategy."""
 
