@@ -145,7 +145,9 @@ def test_the_plan_is_what_philox_written_out_gives():
 def test_device_images_equal_pad_crop_flip_in_numpy_bit_for_bit(data, row_offset, column_offset, flipped):
     images = np.concatenate([data.train_images, data.test_images])
     plan = np.array([[example, row_offset, column_offset, flipped] for example in (0, 7, 19, 20, 30)], np.int32)
-    result = DeviceImages(images)(plan).numpy()
+    layer = DeviceImages(images)
+    assert layer.compute_output_spec(plan).shape == (len(plan), *images.shape[1:])
+    result = layer(plan).numpy()
     assert result.dtype == np.float32
     np.testing.assert_array_equal(result, augmented(images, plan))
 

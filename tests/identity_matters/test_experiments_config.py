@@ -9,7 +9,7 @@ import pytest
 
 from identity_matters.errors import UserError
 from identity_matters.experiments.ablations import EXTENSIONS
-from identity_matters.experiments.config import AblationConfig
+from identity_matters.experiments.config import PRESETS, AblationConfig
 from identity_matters.experiments.variants import EXPERIMENTS
 from identity_matters.presets import TRAIN_PRESETS
 from identity_matters.runs.tables import read_rows
@@ -40,6 +40,8 @@ def test_rates_are_not_chosen_on_the_test_images():
     with pytest.raises(UserError, match="validation_examples must be at least 1"):
         AblationConfig(train=TRAIN_PRESETS["cifar10_fast"])
     AblationConfig(train=TRAIN_PRESETS["cifar10_fast"], experiment="norms")  # which chooses none
+    held_out = {name: preset.train.data.validation_examples for name, preset in PRESETS.items()}
+    assert held_out == {"cifar10_fast": 5_000, "cifar10": 5_000, "mnist": 1_000}
 
 
 @pytest.mark.parametrize(
