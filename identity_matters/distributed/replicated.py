@@ -122,7 +122,7 @@ class ReplicatedModel(keras.Model):
         return tf.function(lambda: self.distribute_strategy.run(reset_on_replica))
 
     # Keras calls these two, which are private. Its own build the model from a value per replica, which fails, and read
-    # each metric by a collective; a test (test_fit_of_keras_still_fails_on_two_workers) says when they can go.
+    # each metric by a collective: keras issue 20585 says when they can go.
     def _maybe_symbolic_build(self, iterator: Iterator | None = None, data_batch: Any = None) -> None:
         """Does nothing: model, metrics and optimiser are built before fit."""
 

@@ -103,8 +103,3 @@ def must_end_well(ended: Ended, *, codes: tuple[int, ...] = (0, 1, 75)) -> None:
     if ended.code == 1:
         errors = [line for line in ended.err.splitlines() if line.startswith("error: ")]
         assert len(errors) == 1 and len(errors[0]) < 2000, text
-
-
-def must_refuse(ended: Ended) -> None:
-    """Fails unless the command ended with one line and code 1."""
-    must_end_well(ended, codes=(1,))

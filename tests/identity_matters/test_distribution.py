@@ -214,9 +214,13 @@ def test_workers_meet_past_a_proxy_and_with_different_numbers_of_devices_say_so_
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | environment)
         for environment in environments
     ]
-    for rank, process in enumerate(started):
-        output = process.communicate(timeout=300)[0]
-        assert output.startswith(f"worker {rank} has {rank + 1} device(s), another worker has another number")
+    try:
+        for rank, process in enumerate(started):
+            output = process.communicate(timeout=300)[0]
+            assert output.startswith(f"worker {rank} has {rank + 1} device(s), another worker has another number")
+    finally:
+        for process in started:
+            process.kill()
 
 
 @pytest.mark.parametrize("difference", ["size4, but that group has size 2", "type GPU, but that group has type CPU"])
