@@ -23,7 +23,7 @@ from identity_matters.config import TrainConfig
 from identity_matters.data.batches import ArrayBatches, planned_images
 from identity_matters.distributed import rendezvous
 from identity_matters.distributed.workers import Workers
-from identity_matters.errors import UserError
+from identity_matters.errors import UserError, WorkerLost
 from identity_matters.fields import require
 from identity_matters.model import standardize
 from identity_matters.optimization import compile_model, is_among_highest, learning_rate_schedule
@@ -120,6 +120,7 @@ class AsynchronousModel:
                 learning_rate_schedule(config), config.momentum, nesterov=config.optimizer == "nesterov", name="sgd"
             )
             self.optimizer.build(network.trainable_variables)
+            self._begun = tf.Variable(0, trainable=False, name="begun")  # updates that a worker began in this fit
         pixels = batches.device_images.pixels.numpy()[: batches.num_train]  # uint8 [N, h·w·c]
         # Each worker holds the images, and gives the same tensor again and again.
         images = chief.coordinator.create_per_worker_dataset(lambda: tf.data.Dataset.from_tensors(pixels).repeat())
@@ -133,9 +134,13 @@ class AsynchronousModel:
         """Hands out steps_per_epoch batches, (plan [b, 4], labels [b]), and reads what came of each.
 
         The history that it returns holds means over these steps, the staleness among them.
+
+        Raises WorkerLost where a worker ended in an update, which may be in the weights twice or in part: TensorFlow
+        gives the batch to another worker.
         """
         self.stop_training = False
         totals, read = {}, 0
+        self._begun.assign(0)
         for callback in callbacks:
             callback.set_model(self)
             callback.on_train_begin()
@@ -158,6 +163,8 @@ class AsynchronousModel:
                 break
         while waiting:
             read_one()
+        if (begun := int(self._begun)) != read:
+            raise WorkerLost("the chief", ConnectionError(f"{read} updates were read, {begun} begun"))
         for callback in callbacks:
             callback.on_train_end()
         return SimpleNamespace(history={name: [total / read] for name, total in totals.items()})
@@ -183,7 +190,7 @@ class AsynchronousModel:
     def _compute_and_send_gradient(self, images: Iterator, plan: tf.Tensor, labels: tf.Tensor) -> dict[str, tf.Tensor]:
         """Computes a gradient on a worker and sends it to the servers; returns the figures from before the update."""
         config, network, optimizer = self._config, self._network, self.optimizer
-        read = tf.identity(optimizer.iterations.value)
+        begun, read = self._begun.assign_add(1), tf.identity(optimizer.iterations.value)
         with tf.control_dependencies([read]), tf.GradientTape() as tape:  # no weight is older than that number
             x = standardize(planned_images(next(images), plan, config.model.image_shape))
             logits = network(x, training=True)
@@ -194,10 +201,11 @@ class AsynchronousModel:
             gradients, _ = tf.clip_by_global_norm(gradients, config.clip_norm)
         rate = tf.cast(learning_rate_schedule(config)(read), tf.float32)
         momenta = optimizer.momentums or [None] * len(gradients)  # none where momentum is 0
-        applied = [
-            self._apply(variable, momentum, gradient, rate)
-            for variable, momentum, gradient in zip(network.trainable_variables, momenta, gradients, strict=True)
-        ]
+        with tf.control_dependencies([begun]):
+            applied = [
+                self._apply(variable, momentum, gradient, rate)
+                for variable, momentum, gradient in zip(network.trainable_variables, momenta, gradients, strict=True)
+            ]
         with tf.control_dependencies(applied):
             number = optimizer.iterations.value.assign_add(1)
         return {

@@ -8,10 +8,11 @@ import keras
 import numpy as np
 import processes
 import pytest
+import tensorflow as tf
 from processes import children, final_variables, last_step, log_of, until
 
 from identity_matters.distributed import parameter_server, rendezvous
-from identity_matters.errors import EXIT_CONTINUE
+from identity_matters.errors import EXIT_CONTINUE, WorkerLost
 from identity_matters.runs.tables import read_metrics
 from launch.jobs.local import tf_config
 
@@ -104,26 +105,43 @@ def test_a_server_leaves_only_when_many_looks_in_a_row_find_no_chief(monkeypatch
     assert looks == ["chief:1"] * (3 * few + 4) and not list(found)
 
 
-@pytest.mark.parametrize("stops_at, num_read", [(None, 9), (2, 6)])
-def test_twice_as_many_batches_as_workers_are_on_their_way_and_none_is_handed_out_after_a_stop(stops_at, num_read):
-    """Two workers: the first answer is read with four on their way, and after a stop the four that are."""
-    waiting, most, seen = [], [], []
+def fake_model(handed_out, begun=1):
+    """A model of two workers that begin each batch so often and answer a loss of 10, 20, …
+
+    handed_out gets the number of batches on their way, with each new one.
+    """
+    model, waiting = object.__new__(parameter_server.AsynchronousModel), []
 
     def schedule(update, args):
         waiting.append(1)
-        most.append(len(waiting))
-        value = len(most)
+        handed_out.append(len(waiting))
+        model._begun.assign_add(begun)
+        value = len(handed_out)
         return SimpleNamespace(fetch=lambda: waiting.pop() and {"loss": 10.0 * value, "staleness": args[1].numpy()})
+
+    model._chief = SimpleNamespace(num_workers=2, coordinator=SimpleNamespace(schedule=schedule))
+    model._images = model._update = None
+    model._begun = tf.Variable(7)  # of the call before
+    return model
+
+
+@pytest.mark.parametrize("stops_at, num_read", [(None, 9), (2, 6)])
+def test_twice_as_many_batches_as_workers_are_on_their_way_and_none_is_handed_out_after_a_stop(stops_at, num_read):
+    """Two workers: the first answer is read with four on their way, and after a stop the four that are."""
+    most, seen = [], []
 
     class Seen(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs):
             seen.append((batch, logs["loss"]))
             self.model.stop_training = batch == stops_at
 
-    model = object.__new__(parameter_server.AsynchronousModel)
-    model._chief = SimpleNamespace(num_workers=2, coordinator=SimpleNamespace(schedule=schedule))
-    model._images = model._update = None
-    found = model.fit(((k, k) for k in range(20)), 9, [Seen()])
-    assert most == [1, 2, 3, 4, 4, 4, 4, 4, 4][:num_read] and not waiting
+    found = fake_model(most).fit(((k, k) for k in range(20)), 9, [Seen()])
+    assert most == [1, 2, 3, 4, 4, 4, 4, 4, 4][:num_read]
     assert seen == [(k, 5.0 * (k + 2)) for k in range(num_read)]  # means of 10, 20, …
     assert found.history == {"loss": [5.0 * (num_read + 1)], "staleness": [(num_read - 1) / 2]}
+
+
+def test_updates_that_a_worker_began_and_another_repeats_are_not_saved():
+    """TensorFlow gives the batch of a worker that is lost to another: its update can be in the weights twice."""
+    with pytest.raises(WorkerLost, match="3 updates were read, 6 begun"):
+        fake_model([], begun=2).fit(((k, k) for k in range(20)), 3, [])
