@@ -165,9 +165,9 @@ def _sketch(mvp_fn: Callable, omega: np.ndarray) -> tuple[np.ndarray, ...]:
 
 def _left_out(r: np.ndarray) -> np.ndarray:
     """Returns for each column of R [k, k] a unit vector that is orthogonal to all others, in columns."""
-    diagonal = np.diag(r)
-    floor = np.finfo(np.float64).eps * (np.abs(diagonal).max() or 1.0)
+    r = r / (np.abs(np.diag(r)).max() or 1.0)
+    diagonal, least = np.diag(r), np.finfo(np.float64).eps
     # Of a matrix of lower rank any such vector will do.
-    r = r + np.diag(np.where(np.abs(diagonal) < floor, floor - diagonal, 0))
+    np.fill_diagonal(r, np.where(np.abs(diagonal) < least, least, diagonal))
     s = scipy.linalg.solve_triangular(r, np.eye(len(r)), trans="T")
     return s / np.linalg.norm(s, axis=0)

@@ -71,8 +71,11 @@ def test_at_a_saddle_too_the_search_for_its_directions_stops_when_they_are_found
     values = np.linalg.eigvalsh(h @ np.eye(h.shape[0]))
     assert h.shape[0] > 60 and values[0] < -0.5 * values[-1]
     passes.clear()
-    h.landscape(points=3, progress=False)
+    found = h.landscape("eigenvectors", points=3, progress=False)
     assert len(passes) < 60
+    for name in found.names:
+        value, bound = map(float, name.removeprefix("eigenvector of ").split(" ± "))
+        assert bound <= 1.1 * TOLERANCE * np.abs(values[[0, -1]]).min() and np.abs(values - value).min() < 1e-3
 
 
 def test_a_block_moves_its_own_weights_alone(h):
@@ -82,6 +85,7 @@ def test_a_block_moves_its_own_weights_alone(h):
     whole = np.zeros(27)
     whole[24:], whole[15:24] = direction[:3], direction[3:]
     found, same = part.landscape(direction, points=3, progress=False), h.landscape(whole, points=3, progress=False)
+    assert same.losses[0] == pytest.approx(hessian_cases.numpy_loss(h.model, -whole))
     np.testing.assert_allclose(found.losses, same.losses, rtol=1e-12)
     np.testing.assert_allclose([*found.slopes, found.curvatures.item()], [*same.slopes, same.curvatures.item()])
 
@@ -111,9 +115,17 @@ def test_a_landscape_is_drawn_as_contours_or_a_curve_beside_its_quadratic_model(
     curve, model = line.plot().axes[0].lines
     np.testing.assert_array_equal(curve.get_ydata(), line.losses)
     np.testing.assert_array_equal(model.get_ydata(), line.quadratic)
-    assert (
-        str(plane).splitlines()[0] == "mean cross-entropy of logits over 6 examples at 9 points around the 27 weights"
-    )
+    heading = "mean cross-entropy of logits over 6 examples at 9 points around the 27 weights"
+    losses, slopes = np.array([[5.0, 4, 6], [3, 2, 9], [1, 7, 8]]), np.array([0.25, -1])
+    curvatures, positions = np.array([[1.5, 0], [0, -2.5]]), np.array([-0.5, 0, 0.5])
+    by_hand = plane._replace(losses=losses, slopes=slopes, curvatures=curvatures, positions=positions)
+    assert str(by_hand).splitlines() == [
+        heading,
+        "at the weights 2; least 1 at (0.5, -0.5), largest 9",
+        "along first random direction: slope 0.25, curvature 1.5; the loss at the ends 4, 7",
+        "along second random direction: slope -1, curvature -2.5; the loss at the ends 3, 9",
+    ]
+    assert str(line).endswith(f"the loss at the ends {line.losses[0]:.4g}, {line.losses[-1]:.4g}")
 
 
 @pytest.mark.parametrize(
@@ -121,6 +133,7 @@ def test_a_landscape_is_drawn_as_contours_or_a_curve_beside_its_quadratic_model(
     [
         ({"points": 4}, "points must be odd and at least 3, span positive and finite, got 4 and 1.0"),
         ({"span": np.nan}, "got 25 and nan"),
+        ({"span": 0.0}, "got 25 and 0.0"),
         ({"directions": "steepest"}, 'directions must be "random", "eigenvectors", or one or two vectors, got'),
         ({"directions": np.ones(26)}, r"vectors \[27\], got shape \(1, 26\)"),
         ({"directions": np.ones((3, 27))}, r"got shape \(3, 27\)"),

@@ -7,7 +7,7 @@ import pytest
 from refusals import refused
 
 from shortcut_study import curvature
-from shortcut_study.curvature.estimators import hutchinson, xdiag, xtrace
+from shortcut_study.curvature.estimators import confidence, hutchinson, xdiag, xtrace
 
 DIM = 120
 PLACES = np.arange(1, DIM + 1)
@@ -38,7 +38,7 @@ def column_by_column(H, num_products, seed):
         q = np.linalg.qr(H @ np.delete(omega, i, 0).T)[0]
         rest = omega[i] - q @ (q.T @ omega[i])
         estimates.append(np.trace(q.T @ H @ q) + (len(H) - k + 1) * rest @ H @ rest / (rest @ rest))
-    return np.mean(estimates)
+    return np.mean(estimates), confidence(k) * np.std(estimates, ddof=1) / np.sqrt(k)
 
 
 def hutch_plus_plus(H, num_products, seed):
@@ -60,7 +60,8 @@ def test_it_is_its_definition_errs_less_than_hutch_plus_plus_by_as_many_products
     eigenvalues = spectra()[name]
     H, exact, size = matrix(eigenvalues), eigenvalues.sum(), np.abs(eigenvalues).sum()
     if name != "low rank":  # where the range of the others is not one space
-        assert xtrace(lambda v: H @ v, DIM, 16, 3).value == pytest.approx(column_by_column(H, 16, 3), rel=1e-9)
+        found = xtrace(lambda v: H @ v, DIM, 17, 3)
+        assert found[:2] == pytest.approx(column_by_column(H, 16, 3), rel=1e-9) and found.num_products == 16
     found = [xtrace(lambda v: H @ v, DIM, 30, seed) for seed in range(100)]
     errors = np.array([of.value - exact for of in found])
     others = np.array([hutch_plus_plus(H, 30, seed) - exact for seed in range(100)])
@@ -87,7 +88,7 @@ def test_the_diagonal_is_its_definition_errs_less_than_hutchinson_s_unless_all_i
     exact, size = np.diag(H), np.linalg.norm(np.diag(H))
     if name != "low rank":
         expected = diagonal_column_by_column(H, 16, 3)
-        np.testing.assert_allclose(xdiag(lambda v: H @ v, DIM, 16, 3).diagonal, expected, atol=1e-9 * size)
+        np.testing.assert_allclose(xdiag(lambda v: H @ v, DIM, 17, 3).diagonal, expected, atol=1e-9 * size)
     found, others = ([of(lambda v: H @ v, DIM, 30, seed) for seed in range(20)] for of in (xdiag, hutchinson))
     error, other = (np.mean([np.linalg.norm(of.diagonal - exact) for of in all_of]) for all_of in (found, others))
     assert other < error if name == "flat" else error < other
@@ -102,6 +103,7 @@ def test_of_as_many_products_as_dimensions_the_diagonal_is_exact_and_fewer_than_
     found = xdiag(lambda v: H @ v, 7, 7)
     np.testing.assert_array_equal(found.diagonal, np.diag(H))
     assert (found.trace_error, found.diagonal_error.max(), found.num_vectors) == (0, 0, 7)
+    assert found.trace == pytest.approx(np.trace(H)) and xtrace(lambda v: H @ v, 7, 7) == (found.trace, 0, 7)
     assert "num_vectors must be a whole number of at least 4, got 3" in refused(xdiag, lambda v: H @ v, 7, 3)
 
 
@@ -121,6 +123,15 @@ def test_the_trace_of_a_hessian_is_that_of_the_dense_one_and_a_folder_keeps_its_
     both = h.diagonal(num_vectors=20, method="xdiag", progress=False)
     assert np.mean(np.abs(both.diagonal - np.diag(h @ np.eye(27))) <= both.diagonal_error) >= 0.8
     assert "method must be one of hutchinson, xdiag, got 'x'" in refused(h.diagonal, method="x")
+
+
+@pytest.mark.parametrize("scale", [2.0**-600, -(2.0**-60), -1.0, 2.0**60])
+def test_of_a_matrix_of_rank_two_any_scale_is_right(scale):
+    """Its R has zeros on the diagonal, and numbers below 0."""
+    values = scale * np.append([3.0, 1.0], np.zeros(18))
+    found = xtrace(lambda v: values * v, 20, 10), xdiag(lambda v: values * v, 20, 10)
+    assert [of[0] / scale for of in found] == pytest.approx([4, 4], rel=1e-12)
+    np.testing.assert_allclose(found[1].diagonal / scale, values / scale, atol=1e-12)
 
 
 def test_a_matrix_of_zeros_has_the_trace_0_and_bad_products_are_one_line():
