@@ -105,8 +105,7 @@ class Backend:
 
     def products_over(self, w: Any, others: list, vectors: Any, *batch: Any) -> Any:
         """Returns the products over one batch, all of it on the device."""
-        rows = [self._product(w, others, vector, *batch) for vector in vectors]
-        return keras.ops.stack(rows) if len(rows) > 1 else rows[0][None]
+        return keras.ops.stack([self._product(w, others, vector, *batch) for vector in vectors])
 
     def _sum(self, function: Callable, w: Any, *vectors: Any) -> np.ndarray:
         arguments, scales, total = (w, self.values[1], *vectors), self.place(self.scales), None

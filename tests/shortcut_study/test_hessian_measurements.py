@@ -123,6 +123,19 @@ def test_the_gauss_newton_matrix_the_diagonal_and_the_layers_hang_from_the_same_
     assert len(by_layer.plot().axes) == 2
 
 
+def test_a_single_weight_has_one_eigenvalue_which_is_all():
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False, name="only")])
+    h = curvature.Hessian(model, X[:, :1], TARGETS[:, :1], loss="mse", dtype="float64")
+    expected = 2 * np.mean(X[:, 0].astype(np.float64) ** 2)
+    spectrum, (row,) = h.spectrum(progress=False), h.per_layer(progress=False).rows
+    assert spectrum.largest[0] == spectrum.smallest[0] == pytest.approx(expected) == spectrum.trace[0]
+    assert row["part"] == "only" and row["num_weights"] == spectrum.dim == 1
+    assert row["largest"] == row["smallest"] == pytest.approx(expected) == row["trace"]
+    around = h.landscape("eigenvectors", points=3, progress=False)
+    assert abs(around.directions.item()) == 1 and around.curvatures.item() == pytest.approx(expected)
+    np.testing.assert_allclose(around.losses, around.quadratic)  # the loss is quadratic
+
+
 def test_layers_of_one_name_are_parts_of_their_own():
     def inner(name):
         inputs = keras.Input((4,))
@@ -240,7 +253,7 @@ def scaled(temperature):
 
 OTHERS = {
     "weights": ({"model": None}, "weights"),
-    "images": ({"x": X + 1}, r"examples \(a data set that shuffles: reshuffle_each_iteration=False\)"),
+    "images": ({"x": X + np.eye(12)[:, :1]}, r"examples \(a data set that shuffles: reshuffle_each_iteration=False\)"),
     "labels": ({"y": (CLASSES + 1) % 3}, "examples"),
     "sample weights": ({"sample_weight": np.ones(12)}, "examples"),
     "Gauss–Newton": ({"gauss_newton": True}, "matrix"),

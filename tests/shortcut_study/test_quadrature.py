@@ -24,7 +24,7 @@ def test_the_standard_error_is_that_of_a_sample_not_of_a_population():
     np.testing.assert_allclose(hutch.standard_error(samples), expected)
     with warnings.catch_warnings():  # NumPy's, of too few
         warnings.simplefilter("error")
-        assert np.isnan(hutch.standard_error([4.0]))
+        assert np.isnan(hutch.standard_error([4.0])) and hutch.standard_error([[4.0, 5.0]]).shape == (2,)
 
 
 @pytest.mark.parametrize("num_vectors", [2, 5])
