@@ -254,6 +254,8 @@ def test_runs_are_named_by_three_settings_at_most(count, is_named, monkeypatch):
     configs = {path: {f"field{i}": path for i in range(count)} for path in ("a", "b")}
     monkeypatch.setattr(plot, "read_config_json", lambda path: {"kind": "train", "config": configs[path]})
     assert (plot.names_of_runs(["a", "b"]) == ["a", "b"]) != is_named
+    monkeypatch.setattr(plot, "read_config_json", {"a": {"kind": "train", "config": {"x": 1}}, "b": None}.get)
+    assert plot.names_of_runs(["a", "b"]) == ["a", "b"]
 
 
 @pytest.mark.parametrize("losses, learned", [((1.0, 1.009, 1.0), False), ((1.0, 1.011, 1.0), True), ((1.0, 1.0), True)])

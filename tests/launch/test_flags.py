@@ -60,3 +60,11 @@ def test_every_flag_that_holds_text_is_a_path_or_known_to_be_none(name):
     none = "claim dataset draw freeze fresh image job_name level names only partition pretrained setup sweep".split()
     none += "test_split title train_split volume_claim volume_path".split()  # of a pod, where there is another home
     assert texts <= set(none)
+
+
+@pytest.mark.parametrize("columns, width", [(300, 110), (90, 90), (20, 60)])
+def test_help_is_as_wide_as_the_terminal_but_no_wider_than_reads_well(monkeypatch, columns, width):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for letters in (1, 2):  # words of one width and of another reach both an odd and an even end
+        lines = config_flags.wrapped_entries("manual", [("--a", "a" * letters + " a" * 200)]).splitlines()
+        assert max(map(len, lines)) == width - (letters == 1)

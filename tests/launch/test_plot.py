@@ -130,8 +130,9 @@ def test_a_directory_with_signs_of_formulas_is_named_as_it_is(tmp_path):
 def compared(monkeypatch, first, beside, names="", level=""):
     """The axes and the words of the legend of launch.plot --run_dir=FIRST --beside=BESIDE."""
     saved = {}
-    monkeypatch.setattr(figures, "save_figures", lambda draw, *_: saved.update(draw()) or list(saved))
-    plot.main(plot.PlotConfig(beside=str(beside), names=names, level=level), str(first))
+    monkeypatch.setattr(figures, "save_figures", lambda draw, *rest: saved.update(draw(), rest=rest) or ["path"])
+    plot.main(plot.PlotConfig("", "pdf", "paper", str(beside), names, level), str(first))
+    assert saved.pop("rest") == (str(first), "pdf", "paper")
     ((axes,),) = (figure.axes for figure in saved.values())
     return axes, [text.get_text() for text in axes.get_legend().texts]
 

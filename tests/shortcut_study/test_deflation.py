@@ -125,6 +125,19 @@ def test_a_double_eigenvalue_shows_again_in_the_rest():
     assert np.abs(values - [10, 10, 5]).max() <= bounds.max() < 0.5
 
 
+def test_a_negated_matrix_has_the_negated_eigenvalues():
+    one, other = (found(of, num_vectors=3)[0] for of in (VALUES - 0.7, 0.7 - VALUES))
+    np.testing.assert_allclose(other.known, -one.known[::-1])
+    np.testing.assert_allclose(other.nodes, -one.nodes[:, ::-1], atol=1e-9)
+
+
+@pytest.mark.parametrize("values, steps", [((0.0, 0.62), 10), ((0.0, 0.60), 5), ((0.0, 0.1), 5), ((-3.0, 9.0), 15)])
+def test_the_steps_of_the_rest_are_planned_by_its_range_with_its_bounds(values, steps):
+    """A step for each 0.13, a hundredth of the whole range, in fives, and no more than the order."""
+    outer = lz.Ritz(np.array([-3.0, *values, 10]), np.full(4, 0.25), np.array([9, 0.02, 0.02, 9]), np.eye(4), 1e-12)
+    assert quad._expected_steps(outer, np.array([True, False, False, True]), 15) == steps
+
+
 def test_the_plan_is_the_most_at_first_and_the_number_of_products_in_the_end():
     plans = []
     *_, calls = found(on_plan=lambda total, is_final: plans.append((total, is_final)))

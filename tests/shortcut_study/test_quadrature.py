@@ -253,5 +253,5 @@ def test_a_density_has_no_fewer_than_four_points_a_width_and_no_share_is_above_1
     assert len(quad.density(SEEN, 0.0123).grid) == math.ceil(4 * (5 + 12 * 0.0123) / 0.0123)
     nodes, weights = np.array([[-2.0, -1.0, -0.5, 1.0, 2.0]]), np.array([[0.3, 0.3, 0.3, 0.05, 0.05]])
     seen = quad.Quadrature(nodes, weights, 0 * nodes, 1e-12)
-    assert conditioning.summary(seen).index_range[1] == pytest.approx(0.95)
+    assert conditioning.summary(seen).index_range[1] == pytest.approx(0.95) and seen.known_weight == 0
     assert conditioning.summary(seen, 5).index_range[1] == 1

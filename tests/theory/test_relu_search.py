@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from theory.derivatives import difference_gradient
-from theory.relu import figures, networks, search
+from theory.relu import figures, networks, search, smooth_units
 from theory.relu.networks import Population, Sample, forward, hessian, risk_and_gradient
 from theory.relu.search import Setting, classify, find_critical_points
 
@@ -298,3 +298,19 @@ def test_a_unit_that_is_zero_is_off_and_passes_no_gradient_back():
     w, _, problem = make_problem(Setting(2, 1, 2, 6), n=1)
     w[:, :, 0] = 0
     assert not risk_and_gradient(w, problem.x, problem.y)[1].any()
+
+
+@pytest.mark.parametrize("name", smooth_units.UNITS)
+def test_smooth_units_have_the_slopes_that_they_say_and_gradients_are_differences_of_the_risk(name):
+    unit, z = smooth_units.UNITS[name], np.linspace(-3, 3, 61)
+    slopes = unit.function(z + 1e-30j).imag / 1e-30
+    np.testing.assert_allclose(unit.derivative(z), slopes, rtol=1e-13)
+    assert slopes.max() == unit.steepest  # at 0
+    w, x, y = (np.random.default_rng(0).standard_normal(shape) for shape in ((2, 2, 3, 2), (5, 2), (5, 2)))
+
+    def risk(w):
+        return np.sum((smooth_units.forward(w, x, name) - y) ** 2) / 5
+
+    found = smooth_units.gradients(w, x, y, name)
+    assert found.risk == pytest.approx(risk(w))
+    np.testing.assert_allclose(found.parameters, difference_gradient(risk, w), atol=1e-6)
