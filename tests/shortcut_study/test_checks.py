@@ -152,11 +152,11 @@ def test_a_gradient_in_the_model_s_variables_is_the_same_up_to_a_share_of_its_la
     ours, variables = np.r_[8.0, 1, 2, 3, 0.5, 0.25, -4], Quadratic().objective.model.trainable_variables
     small = np.r_[8.0, 1, 2, 3, 1e-9, 0, 0]  # of which a share of a share of the largest counts
     for own, entry, size in ((ours, 4, 8 if together else 4), (ours, 1, 8), (small, 5, 8 if together else 8 * share)):
-        off = np.eye(7)[entry] * share * size
-        checks._check_own(own + 0.99 * off, own, variables, share)
         name = "the weights" if together else ("a/kernel" if entry < 4 else "a/bias")
-        with pytest.raises(ValueError, match=f"the gradient in {name} is another where Keras"):
-            checks._check_own(own + 1.01 * off, own, variables, share)
+        for off in np.eye(7)[entry] * share * size, -np.eye(7)[entry] * share * size:
+            checks._check_own(own + 0.99 * off, own, variables, share)
+            with pytest.raises(ValueError, match=f"the gradient in {name} is another where Keras"):
+                checks._check_own(own + 1.01 * off, own, variables, share)
     with pytest.raises(ValueError, match="the gradient in"):
         derivatives(Quadratic(own=2 * MATRIX @ WEIGHTS))
 
@@ -258,6 +258,13 @@ def test_labels_are_classes_of_the_outputs_and_within_int32(y, loss, outputs, re
     is_default = getattr(loss, "name", "") != "" and not hasattr(loss, "ignore_class")
     with contextlib.nullcontext() if reason is None else pytest.raises(ValueError, match=reason):
         checks.check_examples(given, loss, is_default, functional(*outputs))
+
+
+@pytest.mark.parametrize("shape, is_taken", [((3, 2), True), ((3, 2, 1), True), ((3, 3, 1), False), ((3,), False)])
+def test_images_are_of_the_shape_that_the_model_takes_or_lack_its_last_axis(shape, is_taken):
+    given, refused = Examples(np.zeros(shape), np.zeros(3), None, 1), pytest.raises(ValueError, match=r"be \[m, 2, 1\]")
+    with contextlib.nullcontext() if is_taken else refused:
+        checks.check_examples(given, "mse", False, functional((None, 3)))
 
 
 def test_of_as_many_labels_some_are_counted():
