@@ -173,6 +173,7 @@ def small_search():
 def test_a_cell_is_repeated_by_its_seed_and_changed_by_another(small_search):
     rows, points = small_search
     again, same_points = search.measure(Setting(2, 2, 1, 40, 0.2), "risk", 20, 2, [1, 0])
+    assert 0 < again["seconds"] < 600
     np.testing.assert_equal(again | {"seconds": 0}, rows[1] | {"seconds": 0})
     np.testing.assert_equal(same_points, points[20:40])
     other, other_points = search.measure(Setting(2, 2, 1, 40, 0.2), "risk", 20, 0, [2, 0])
