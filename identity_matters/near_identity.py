@@ -308,7 +308,7 @@ def errors_without(
     positions = {block.name: i for i, block in enumerate(blocks)}
     num_wrong = np.zeros(1 + len(names))
     for batch, truth in zip(batches := _batches(images), _batches(labels)):
-        streams = [batch] * len(blocks)  # what each block takes, kept: what comes before a block does not change
+        streams = [batch]  # what each block takes, kept: what comes before a block does not change
         for count in range(len(num_wrong)):
             first = positions[names[count - 1]] if count else 0
             for i, block in enumerate(blocks[first:], first):

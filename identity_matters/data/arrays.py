@@ -181,7 +181,7 @@ def resized_images(images: np.ndarray, image_size: int) -> np.ndarray:
     for start in range(0, len(images), count):
         chunk = images[start : start + count].astype(np.float32)
         chunk = ops.convert_to_numpy(ops.image.resize(chunk, (image_size, image_size), antialias=True))
-        resized[start : start + count] = np.clip(np.rint(chunk), 0, 255)
+        resized[start : start + count] = np.rint(chunk)  # means of bytes
     return resized
 
 

@@ -35,7 +35,7 @@ class DeviceImages(keras.layers.Layer):
     """
 
     def __init__(self, images: np.ndarray, **kwargs: Any) -> None:
-        super().__init__(trainable=False, dtype="float32", **kwargs)
+        super().__init__(dtype="float32", **kwargs)
         self.image_shape = images.shape[1:]
         shape = (len(images), int(np.prod(self.image_shape)))
         self.pixels = self.add_weight(shape=shape, dtype="uint8", initializer="zeros", trainable=False, name="pixels")

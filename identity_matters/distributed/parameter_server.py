@@ -120,13 +120,12 @@ class AsynchronousModel:
                 learning_rate_schedule(config), config.momentum, nesterov=config.optimizer == "nesterov", name="sgd"
             )
             self.optimizer.build(network.trainable_variables)
-            self._begun = tf.Variable(0, trainable=False, name="begun")  # updates that a worker began in this fit
+            self._begun = tf.Variable(0, name="begun")  # updates that a worker began in this fit
         pixels = batches.device_images.pixels.numpy()[: batches.num_train]  # uint8 [N, h·w·c]
         # Each worker holds the images, and gives the same tensor again and again.
         images = chief.coordinator.create_per_worker_dataset(lambda: tf.data.Dataset.from_tensors(pixels).repeat())
         self._images = iter(images)
         self._update = tf.function(self._compute_and_send_gradient)
-        self.stop_training = False
 
     def fit(
         self, batches: Iterable, steps_per_epoch: int, callbacks: list[keras.callbacks.Callback], **_: Any

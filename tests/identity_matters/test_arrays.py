@@ -67,9 +67,10 @@ def test_resizing_is_of_what_is_used_alone_and_of_any_number_at_a_time(digits, m
     config, sizes, resize = DataConfig(image_size=14, train_examples=20, eval_examples=10), [], arrays.resized_images
     monkeypatch.setattr(arrays, "resized_images", lambda x, size: sizes.append(len(x)) or resize(x, size))
     data = load(config, digits)
-    monkeypatch.setattr(arrays, "_PIXELS_AT_ONCE", 28 * 28 * 3)
-    np.testing.assert_array_equal(load(config, digits).train_images, data.train_images)
-    assert sizes == [20, 10] * 2 and data.train_images.shape == (20, 14, 14, 1)
+    for pixels in (28 * 28 * 3, 28):
+        monkeypatch.setattr(arrays, "_PIXELS_AT_ONCE", pixels)
+        np.testing.assert_array_equal(load(config, digits).train_images, data.train_images)
+    assert sizes == [20, 10] * 3 and data.train_images.shape == (20, 14, 14, 1)
 
 
 @pytest.mark.slow
@@ -92,6 +93,24 @@ def test_a_run_on_arrays_says_that_nothing_has_stored_them(given_run, digits):
     assert "given in Python" in refused(load, DataConfig(stored["dataset"]))
 
 
+_BYTES = np.random.default_rng(0).integers(0, 256, (6, 8, 8)).astype(float)
+_BYTES.flat[:2] = 0, 255  # so that the range is all of it
+
+
+@pytest.mark.parametrize(
+    "images, labels, words",
+    [
+        (4, [-1, 0, 1, 2], "labels must lie in 0–3, the training labels' range, got -1–2"),
+        (4, [0, 1, 2, 4], "labels must lie in 0–3, the training labels' range, got 0–4"),
+        (4, [0, 1, 2], "4 images, but labels of shape (3,)"),
+        (0, [], "images must be [n, h, w] or [n, h, w, c] and not empty, got (0, 8, 8, 1)"),
+    ],
+)
+def test_a_split_that_does_not_fit_together_is_refused(images, labels, words):
+    split = {"train": np.zeros((images, 8, 8, 1), np.uint8)}, {"train": np.array(labels, np.int32)}
+    assert words in refused(arrays.ArraySource, "random", *split, 4)
+
+
 @pytest.mark.parametrize(
     "data, words",
     [
@@ -100,6 +119,8 @@ def test_a_run_on_arrays_says_that_nothing_has_stored_them(given_run, digits):
         (([[1, 2], [3]], [0], [[1]], [0]), "train_images must be one array"),
         ((["a"], [0], ["b"], [0]), "train_images must be numbers"),
         ((np.zeros((2, 64)), [0, 1], np.zeros((2, 64)), [0, 1]), "must be [n, h, w]"),
+        ((_BYTES, [0, 0.5] * 3, _BYTES, [0, 1] * 3), "train_labels must be whole numbers, got 0.5"),
+        ((_BYTES, [[2, -1], [0, 1]] * 3, _BYTES, [0, 1] * 3), "train_labels must lie in 0–"),  # no one-hot rows
     ],
 )
 def test_unfit_data_are_refused_with_what_is_wanted(data, words):
@@ -126,10 +147,6 @@ def test_a_run_with_more_classes_than_its_training_set_is_evaluated(tiny_config,
     assert evaluate(tmp_path / "run" / "saved_model")["top1_error"] == pytest.approx(row["test_top1_error"])
 
 
-_BYTES = np.random.default_rng(0).integers(0, 256, (6, 8, 8)).astype(float)
-_BYTES.flat[:2] = 0, 255  # so that the range is all of it
-
-
 def given(train, test):
     data = (train, np.arange(len(train)), test, np.zeros(len(test), int))
     return load(DataConfig(num_classes=len(train) + 1), data)
@@ -141,7 +158,7 @@ def given(train, test):
     [
         (_BYTES / 255, _BYTES * 0.98 / 255),
         (_BYTES, _BYTES // 20),  # a dark set
-        (_BYTES // 20, _BYTES),
+        (_BYTES % 3, _BYTES),
         (_BYTES % 17, _BYTES[:1] % 17),  # scikit-learn's digits, in 0 … 16
         (_BYTES[:1, :1].repeat(8, axis=1) / 255, _BYTES / 255),
         (_BYTES, np.zeros((2, 8, 8))),  # black fits both scales
@@ -168,7 +185,8 @@ def test_splits_of_different_scales_are_refused_with_what_each_is_read_as(split)
 
 def test_floats_and_bytes_are_not_mixed():
     for train, test in ((_BYTES.astype(np.uint8), _BYTES), (_BYTES / 255, _BYTES > 99)):
-        assert "give both splits of images as one type" in refused(given, train, test)
+        types = f"images as one type, got train_images {train.dtype}, test_images {test.dtype}"
+        assert refused(given, train, test).endswith(types)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +283,7 @@ X, Y = np.zeros((4, 8, 8), np.uint8), np.arange(4)
         (lambda: [X], "batches of (images, labels), got a ndarray"),
         (lambda: 5, "batches of (images, labels), got a int"),
         (lambda: {"image": X, "label": Y}, "batches of (images, labels), got a dict"),
-        (lambda: zip(X, Y), "for single examples, dataset.batch(100) makes batches"),
+        (lambda: zip(X, Y), "arrays (8, 8) and (); for single examples, dataset.batch(100) makes batches"),
         (lambda: [(X, Y[:3])], "4 images with 3 labels"),
         (lambda: [(X, Y), (X[:, :4], Y)], "images of several shapes: (4, 8), (8, 8)"),
         (lambda: [], "gives no batch"),
@@ -319,10 +337,11 @@ def test_data_that_do_not_say_how_many_they_are_are_spoken_of_once_where_they_ta
     READERS[reader](wide(3, 2))
     assert says not in capfd.readouterr().err
     monkeypatch.setattr(arrays, "_LONG", 0)
-    READERS[reader](list(wide(3, 2)))
+    READERS[reader](list(wide(1, 2)))
     assert says not in capfd.readouterr().err  # a list ends
     READERS[reader](wide(3, 2))
-    assert capfd.readouterr().err.count(says) == 1
+    said = capfd.readouterr().err
+    assert said.count(says) == 1 and ": 1 batches so far" in said
 
 
 def test_the_first_examples_of_data_without_end_are_evaluated():
@@ -335,11 +354,19 @@ def test_batches_by_number_are_read_to_their_number(reader):
     assert [len(READERS[reader](ByNumber(count))[0]) for count in (1, 3)] == [4, 12]
 
 
-def test_batches_without_an_example_are_left_out():
+def test_batches_without_an_example_are_left_out_but_no_more_than_so_many_in_a_row(monkeypatch):
     images, labels = next(wide(1, 4))
-    empty, network = (images[:0], labels[:0]), pretrained.load("digits")
-    for data in ([(images, labels), empty], [empty, (images, labels)], [empty, (images, labels), empty, empty]):
+    monkeypatch.setattr(arrays, "MAX_EMPTY", 3)
+    monkeypatch.setattr(arrays, "MAX_BYTES_IN_MEMORY", images.size)
+    full, empty, network = (images, labels), (images[:0], labels[:0]), pretrained.load("digits")
+    for data in ([full, empty], [empty, full], [empty, empty, full, empty, empty]):
         assert evaluate(network, data)["num_examples"] == 4 and len(examples_of("train", data)[0]) == 4
+    assert "3 batches in a row without an example" in refused(examples_of, "train", [full, empty, empty, empty])
+
+
+def test_sample_weights_are_as_many_as_the_images():
+    parts = lambda weights: list(arrays.batches_of("data", [(X, Y, weights)], with_weights=True))  # noqa: E731
+    assert len(parts(Y)[0]) == 3 and "4 images with 4 and 3 labels" in refused(parts, Y[:3])
 
 
 @pytest.mark.parametrize("names", [np.array(["bee", "ant", "bee"], object), [b"bee", b"ant", b"bee"]])
@@ -353,16 +380,16 @@ def test_string_labels_are_refused_with_the_line_that_converts_them(names):
     assert given_source((x, scope["y_train"], x[:2], scope["y_test"]), ANY).num_classes == 2
 
 
-@pytest.mark.parametrize("rows, found", [([[1, 1, 0], [0, 0, 1]], "2 classes"), ([[0, 0, 0], [0, 0, 1]], "0 classes")])
+@pytest.mark.parametrize("rows, found", [([[0, 0, 1], [1, 1, 0]], "2 classes"), ([[0, 0, 1], [0, 0, 0]], "0 classes")])
 def test_multi_label_is_refused(rows, found):
     x = np.zeros((2, 8, 8), np.uint8)
     message = refused(given_source, (x, np.array(rows), x, np.array(rows)), ANY)
     assert found in message and "multi-label is not supported" in message
 
 
-def test_floats_of_16_levels_are_images_and_of_15_are_not():
+def test_floats_of_16_levels_are_images_and_of_fewer_are_not():
     labels = np.arange(16) % 2
-    for levels in (15, 16):
+    for levels in (15.95, 16):
         images = np.linspace(0, levels / 255, 16 * 64).reshape(16, 8, 8)
         if levels < 16:
             assert "would lose nearly everything" in refused(loaded_name, (images, labels, images, labels))

@@ -1,16 +1,18 @@
 """The batch stream: a pure function of (seed, step), fair, and exact on the device."""
 
+import concurrent.futures
 import dataclasses
 import itertools
 from types import SimpleNamespace
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.data.arrays import ArraySource
-from identity_matters.data.batches import ArrayBatches, DeviceImages, StreamedBatches
+from identity_matters.data.batches import ArrayBatches, DeviceImages, StreamedBatches, _look_up, _read_ahead
 from identity_matters.data.plans import plan_batch
 from identity_matters.model import all_conv_resnet, standardize
 
@@ -58,8 +60,10 @@ def test_a_step_is_the_same_whether_reached_or_jumped_to(source, config, kind):
                 np.testing.assert_array_equal(found, expected)
 
 
-def test_streamed_batches_are_those_in_memory_and_of_each_worker_its_rows(source, config):
+@pytest.mark.parametrize("random_flip", [False, True])
+def test_streamed_batches_are_those_in_memory_and_of_each_worker_its_rows(source, config, random_flip):
     """Shifted and mirrored on the host as on the device."""
+    config = dataclasses.replace(config, random_flip=random_flip)
     whole, held = StreamedBatches(source, config), ArrayBatches(source, config)
     parts = [StreamedBatches(source, config, rows) for rows in (slice(0, 4), slice(4, 8))]
     streams = [batches.train_batches(3) for batches in (held, whole, *parts)]
@@ -68,12 +72,52 @@ def test_streamed_batches_are_those_in_memory_and_of_each_worker_its_rows(source
         np.testing.assert_array_equal(shown[1], labels)
         for array, *rows in zip(shown, *pieces):
             np.testing.assert_array_equal(array, np.concatenate(rows))
+    assert whole.test_steps == held.test_steps == 2
     streams = [batches.weighted_test_batches() for batches in (held, whole, *parts)]
     for (plan, labels, weights), shown, *pieces in zip(*streams, strict=True):
         np.testing.assert_array_equal(shown[0], held.device_images(plan))
         assert shown[1].tolist() == labels.tolist() and shown[2].tolist() == weights.tolist()
         for array, *rows in zip(shown, *pieces):
             np.testing.assert_array_equal(array, np.concatenate(rows))
+
+
+def test_windows_of_images_that_vary_in_size_lie_anywhere_in_them(data, source, config):
+    seen = []
+
+    class Varying(ArraySource):
+        varies = True
+
+        def read(self, split, indices, places=None):
+            seen.append(places)
+            return source.read(split, indices)
+
+    images, labels = ({"train": getattr(data, f"train_{what}")} for what in ("images", "labels"))
+    varying = Varying("varying", images | {"test": data.test_images}, labels | {"test": data.test_labels}, 7)
+    shown, labels = next(StreamedBatches(varying, config).train_batches(3))
+    plan = plan_batch(config.seed, 3, 8, NUM_TRAIN, 2**14, True)
+    np.testing.assert_array_equal(seen[0], (plan[:, 1:3] + 2**14) / (2**15 + 1))
+    plan[:, 1:3] = 0
+    np.testing.assert_array_equal(shown, augmented(data.train_images, plan))
+    np.testing.assert_array_equal(labels, plan[:, 0] % 7)
+
+
+def test_two_batches_are_read_ahead_and_no_more(monkeypatch):
+    read, ended = [], []
+
+    class AtOnce(SimpleNamespace):
+        """An executor that does what it is given before it goes on."""
+
+        def submit(self, function, key):
+            return SimpleNamespace(result=lambda found=function(key): found, cancel=lambda: ended.append(key))
+
+        def shutdown(self, wait):
+            ended.append(wait)
+
+    monkeypatch.setattr(concurrent.futures, "ThreadPoolExecutor", lambda threads: AtOnce())
+    stream = _read_ahead(lambda key: read.append(key) or -key, itertools.count(3))
+    assert list(itertools.islice(stream, 5)) == [-3, -4, -5, -6, -7] and read == [*range(3, 10)]
+    stream.close()
+    assert ended == [8, 9, False]
 
 
 def test_the_error_of_a_read_ahead_comes_at_its_batch(source, config):
@@ -150,6 +194,13 @@ def test_device_images_equal_pad_crop_flip_in_numpy_bit_for_bit(data, row_offset
     result = layer(plan).numpy()
     assert result.dtype == np.float32
     np.testing.assert_array_equal(result, augmented(images, plan))
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_rows_of_images_are_looked_up(data, backend, monkeypatch):
+    monkeypatch.setattr(keras.backend, "backend", lambda: backend)  # TensorFlow has the functions of both
+    rows = data.train_images.reshape(NUM_TRAIN, -1)
+    np.testing.assert_array_equal(_look_up(keras.Variable(rows), np.array([7, 0])), rows[[7, 0]])
 
 
 def test_a_batch_is_the_training_images_of_its_plan_augmented_with_their_labels(data, source, config):

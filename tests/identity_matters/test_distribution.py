@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from refusals import refused
+from tensorflow.python.eager import context as tf_context
 
 from identity_matters.config import TrainConfig
 from identity_matters.data.arrays import ArraySource
 from identity_matters.data.batches import ArrayBatches
 from identity_matters.distributed import rendezvous, workers
 from identity_matters.distributed.rendezvous import worker_addresses
+from identity_matters.distributed.replicated import all_reduce_before_clipping
 from identity_matters.distributed.workers import Workers
 from identity_matters.errors import UserError, WorkerLost, explaining
 from launch.jobs.local import free_ports, tf_config
@@ -46,12 +48,13 @@ def test_the_workers_of_tf_config_the_chief_first(text, expected):
         (tf_config({"chief": ["a:1"]}), "'worker' is missing"),
         (tf_config({"worker": ["a:1", "b:2"]}, index=2), "no worker 2"),
         (tf_config({"worker": ["a:0"]}), "a:0 has no port"),
+        (tf_config({"worker": ["a:65535", "b:65536"]}), "b:65536 has no port"),
         (tf_config({"worker": ["a..b:1"]}), "label empty"),
         (tf_config({"worker": [":1"]}), ":1 has no host"),
         (tf_config({"worker": ["a:1", "b:2", "a:1"]}), "a:1 is given twice"),
         (tf_config({"worker": ["a:1"]}, kind="evaluator"), "evaluator"),
         (tf_config({"worker": ["a:1"], "ps": ["b:1"]}), "ps"),
-        (tf_config({"worker": "localhost:1"}), "the tasks of a type are not a list of addresses"),
+        (tf_config({"worker": ["a:1"], "chief": "b:1"}), "the tasks of a type are not a list of addresses"),
         (tf_config({"worker": ["a:1"]}, index=math.inf), "infinity"),
     ],
 )
@@ -84,6 +87,37 @@ def test_a_worker_alone_mirrors_its_variables_from_two_gpus_on(monkeypatch, num_
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["GPU"] * num_gpus)
     monkeypatch.setattr(tf.distribute, "MirroredStrategy", lambda: Replicas(2))
     assert (rendezvous.join().num_replicas == 2) == has_strategy
+
+
+@pytest.mark.parametrize("num_devices", [1, 2])
+def test_under_jax_a_process_shares_its_batches_among_its_devices(monkeypatch, num_devices):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    monkeypatch.setattr(workers.keras.backend, "backend", lambda: "jax")
+    monkeypatch.setattr(workers.keras.distribution, "list_devices", lambda: range(num_devices))
+    parallel = lambda devices, auto_shard_dataset: not auto_shard_dataset and Devices(len(devices))  # noqa: E731
+    monkeypatch.setattr(workers.keras.distribution, "DataParallel", parallel)
+    joined = rendezvous.join()
+    assert (joined.num_replicas, joined.distribution is None, joined.has_peers) == (num_devices, num_devices < 2, False)
+
+
+@pytest.mark.parametrize("gpus, way", [([], "RING"), (["GPU:0", "GPU:1"], "NCCL")])
+def test_two_processes_train_on_all_devices_and_the_chief_waits_half_a_minute_for_the_other(monkeypatch, gpus, way):
+    context, waited = tf_context.context(), []
+
+    def strategy(communication_options):
+        context.configure_coordination_service()
+        assert communication_options.implementation.name == way
+        return Replicas(4)
+
+    monkeypatch.setenv("TF_CONFIG", tf_config({"worker": ["a:1", "b:2"]}, index=1))
+    monkeypatch.setattr(rendezvous, "bypass_proxy", waited.append)
+    monkeypatch.setattr(rendezvous, "_await_workers", lambda *who: waited.append(who))
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: gpus)
+    monkeypatch.setattr(context, "configure_coordination_service", lambda **options: waited.append(options))
+    monkeypatch.setattr(tf.distribute, "MultiWorkerMirroredStrategy", strategy)
+    joined = rendezvous.join()
+    assert waited == [["a:1", "b:2"], (["a:1", "b:2"], 1), {"cluster_register_timeout_in_ms": 30_000}]
+    assert (joined.rank, joined.num_processes, joined.num_replicas) == (1, 2, 4)
 
 
 class Replicas:
@@ -121,6 +155,15 @@ def test_xla_is_refused_where_training_would_go_without_it(strategy, name, monke
     monkeypatch.setattr("keras.backend.backend", lambda: "jax")
     Workers().check(TrainConfig(jit_compile="on"), ())
     Workers(distribution=Devices(2)).check(TrainConfig(jit_compile="on"), ())
+
+
+def test_gradients_are_summed_by_replicas_alone():
+    class Clipping:
+        def _clip_gradients(self, grads):
+            return grads
+
+    with tf.distribute.OneDeviceStrategy("CPU:0").scope():  # outside of its replicas
+        assert all_reduce_before_clipping(Clipping)()._clip_gradients([1.5, -2]) == [1.5, -2]
 
 
 def test_one_worker_hears_itself():
@@ -163,11 +206,14 @@ def test_workers_meet_and_one_that_comes_late_is_named(monkeypatch, capsys):
     assert capsys.readouterr().err == f"worker 0 ({addresses[0]}) waits for {addresses[1]}\n"
 
 
-def test_a_worker_that_never_comes_is_named(monkeypatch):
-    monkeypatch.setattr(rendezvous, "RENDEZVOUS_TIMEOUT", 0.3)
-    addresses = [f"127.0.0.1:{port}" for port in free_ports(3)]
-    with pytest.raises(WorkerLost, match=f"{addresses[0]}, {addresses[2]} could not be reached within 0.3 seconds"):
-        rendezvous._await_workers(addresses, 1)
+def test_a_worker_that_never_comes_is_named_after_5_seconds_and_given_up_after_600(monkeypatch, capsys):
+    clock, said = [0], []
+    tick = lambda seconds: said.append(capsys.readouterr().err) or clock.append(clock[-1] + 1)  # noqa: E731
+    monkeypatch.setattr(rendezvous, "time", SimpleNamespace(monotonic=lambda: 50 + clock[-1], sleep=tick))
+    monkeypatch.setattr(rendezvous, "is_listening", lambda address: address == "b:1")
+    with pytest.raises(WorkerLost, match="worker 1 .*a:1, c:1 could not be reached within 600 seconds"):
+        rendezvous.await_listeners(["a:1", "b:1", "c:1"], "worker 1")
+    assert clock[-1] == 601 and [*filter(None, said)] == [said[6]] == ["worker 1 waits for a:1, c:1\n"]
 
 
 @pytest.mark.parametrize(

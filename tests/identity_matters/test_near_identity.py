@@ -85,7 +85,10 @@ BRANCH_AND_STREAM = {
     "stride (2, 1)": lambda: ([convolution(strides=(2, 1))], [pooled(2, 1)]),
     "stride (1, 2), grouped": lambda: ([convolution(strides=(1, 2), groups=4)], [pooled(1, 2)]),
     "kernel (1, 4)": lambda: ([convolution((1, 4))], []),
-    "normalised": lambda: ([convolution(groups=2, strides=2), layers.BatchNormalization()], [pooled(2, 2)]),
+    "normalised": lambda: (
+        [convolution(groups=2, strides=2), layers.BatchNormalization()], [pooled(2, 2), layers.BatchNormalization()]
+    ),
+    "normalised alone": lambda: ([layers.BatchNormalization()], []),
     "normalised without gamma": lambda: ([convolution(), layers.BatchNormalization(scale=False)], []),
 }  # fmt: skip
 
@@ -96,7 +99,8 @@ def test_the_bound_of_a_branch_is_the_norm_of_its_matrix(name):
     network = block_of(*branch, stream=stream, is_turned=name.startswith("valid"))
     for layer in network.layers:
         if isinstance(layer, layers.BatchNormalization):
-            layer.set_weights([weights + 0.5 * np.arange(len(weights)) for weights in layer.get_weights()])
+            *others, variance = (weights + 0.5 * np.arange(len(weights)) for weights in layer.get_weights())
+            layer.set_weights([-weights for weights in others] + [variance])
     basis = np.eye(256, dtype=np.float32).reshape(-1, 8, 8, 4)
     (block,) = near_identity.split(network)
     values = [np.asarray(block(x)[1]).reshape(len(x), -1) for x in (basis, 0 * basis[:1])]
@@ -219,6 +223,7 @@ def test_measures_of_a_block_that_is_known():
     images[:, :, :, 1] *= -1  # a channel whose hidden unit is dead, as the third, which the negative factor kills
     images[:, :2, :, 3] *= -1  # half of a channel's hidden values are above 0
     labels = np.argmax(images.mean((1, 2)), 1)
+    labels[:50] = (labels[:50] + 1) % 4
     (row,) = near_identity.measure(network, images, labels)
     branch = np.stack([images[..., 0], *2 * [0 * images[..., 0]], np.maximum(-images[..., 3], 0)], -1)
     ratios = np.linalg.norm(branch.reshape(250, -1), axis=1) / np.linalg.norm(images.reshape(250, -1), axis=1)
@@ -230,7 +235,13 @@ def test_measures_of_a_block_that_is_known():
     assert row["cosine"] == pytest.approx(np.median(cosines), rel=1e-4)
     assert (row["active"], row["dead"]) == pytest.approx((1.5 / 4, 0.5))
     assert (row["norm_1"], row["norm_2"], row["lipschitz"]) == pytest.approx((2, 0.5, 1), rel=1e-3)
-    assert row["error_without"] == 0 and np.isnan(row["error_swapped"])
+    assert row["error_without"] == pytest.approx(0.2) and np.isnan(row["error_swapped"])
+
+
+def test_a_branch_of_zeros_has_the_ratio_and_the_cosine_0():
+    network = one_block(first=[2.0, 2.0, -2.0, -2.0], second=0.0)
+    (row,) = near_identity.measure(network, images_for(network), np.zeros(7, int), ablate=False)
+    assert row["ratio"] == row["cosine"] == row["lipschitz"] == 0
 
 
 def top1_error(network, images, labels):

@@ -1,7 +1,11 @@
 """--strategy=parameter_server: with one worker it is plain SGD; with more nothing is lost but the order."""
 
+import contextlib
+import dataclasses
+import itertools
 import os
 import signal
+import socket
 from types import SimpleNamespace
 
 import keras
@@ -11,7 +15,11 @@ import pytest
 import tensorflow as tf
 from processes import children, final_variables, last_step, log_of, until
 
+from identity_matters import training
+from identity_matters.data.batches import ArrayBatches
+from identity_matters.data.source import open_source
 from identity_matters.distributed import parameter_server, rendezvous
+from identity_matters.distributed.workers import Workers
 from identity_matters.errors import EXIT_CONTINUE, WorkerLost
 from identity_matters.runs.tables import read_metrics
 from launch.jobs.local import tf_config
@@ -98,11 +106,11 @@ def test_a_cluster_without_one_of_the_kinds_is_named(monkeypatch, cluster, named
 
 def test_a_server_leaves_only_when_many_looks_in_a_row_find_no_chief(monkeypatch):
     few, looks = parameter_server.PATIENCE - 1, []
-    found = iter([True, *[False] * few, True, *[False] * few, True, *[False] * (few + 1)])
+    found = iter([*[False] * few, True, *[False] * few, True, *[False] * (few + 1)])
     monkeypatch.setattr(rendezvous, "is_listening", lambda address: looks.append(address) or next(found))
     monkeypatch.setattr(parameter_server.time, "sleep", lambda seconds: None)
     parameter_server._await_end("chief:1")
-    assert looks == ["chief:1"] * (3 * few + 4) and not list(found)
+    assert looks == ["chief:1"] * (3 * few + 3) and not list(found)
 
 
 def fake_model(handed_out, begun=1):
@@ -145,3 +153,71 @@ def test_updates_that_a_worker_began_and_another_repeats_are_not_saved():
     """TensorFlow gives the batch of a worker that is lost to another: its update can be in the weights twice."""
     with pytest.raises(WorkerLost, match="3 updates were read, 6 begun"):
         fake_model([], begun=2).fit(((k, k) for k in range(20)), 3, [])
+
+
+OF_TASKS = {"chief": ["c:1"], "worker": ["a:1", "b:1"], "ps": ["p:1"]}
+
+
+@pytest.mark.parametrize("kind, index", [("chief", 0), ("worker", 1), ("ps", 0)])
+def test_a_chief_awaits_the_others_and_these_serve_until_it_is_gone(kind, index, monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", tf_config(OF_TASKS, kind, index))
+    seen, cluster = [], lambda resolver: resolver.cluster_spec().as_dict()
+
+    def served(spec, config, **task):
+        seen.append((spec.as_dict(), config.inter_op_parallelism_threads, task))
+
+    monkeypatch.setattr(tf.distribute, "Server", served)
+    monkeypatch.setattr(tf.distribute, "ParameterServerStrategy", cluster)
+    monkeypatch.setattr(tf.distribute.coordinator, "ClusterCoordinator", lambda strategy: ["of", strategy])
+    monkeypatch.setattr(rendezvous, "bypass_proxy", seen.append)
+    monkeypatch.setattr(rendezvous, "listener_on", lambda *task: socket.socket())
+    monkeypatch.setattr(rendezvous, "await_listeners", lambda addresses, who: seen.append((addresses, who)))
+    monkeypatch.setattr(parameter_server, "_await_end", seen.append)
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    chief, addresses = parameter_server.join(), ["c:1", "a:1", "b:1", "p:1"]
+    if kind == "chief":
+        assert seen == [addresses, (["a:1", "b:1", "p:1"], "the chief")]
+        assert (chief.num_workers, chief.has_peers, chief.rank) == (2, True, 0)
+        assert (chief.parameter_servers, chief.coordinator) == (OF_TASKS, ["of", OF_TASKS])
+        return
+    task = {"job_name": kind, "task_index": index, "protocol": "grpc", "start": True}
+    assert chief is None and seen == [addresses, (OF_TASKS, 5, task), (["c:1"], "this task"), "c:1"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"optimizer": "nesterov", "clip_norm": 0.05}, pytest.param({"momentum": 0.0}, marks=pytest.mark.slow)],
+)
+def test_a_worker_that_is_alone_takes_the_steps_of_keras(changes, tiny_config, monkeypatch):
+    """As in test_with_one_worker_it_is_plain_sgd, in this process: the chief calls what it would hand out."""
+    model = dataclasses.replace(tiny_config.model, residual_initializer="standard")
+    config = dataclasses.replace(tiny_config, model=model, **changes)
+    batches = ArrayBatches(open_source(config.data), config)
+
+    def schedule(update, args):
+        answer = update(*args)
+        return SimpleNamespace(fetch=lambda: answer)
+
+    coordinator = SimpleNamespace(schedule=schedule, create_per_worker_dataset=lambda make: make())
+    chief = SimpleNamespace(num_workers=1, coordinator=coordinator, scope=contextlib.nullcontext)
+    are_locked = []
+    for name in ("ResourceApplyGradientDescent", "ResourceApplyKerasMomentum"):
+        apply = getattr(tf.raw_ops, name)
+        locked = lambda apply=apply, **options: are_locked.append(options["use_locking"]) or apply(**options)  # noqa: E731
+        monkeypatch.setattr(tf.raw_ops, name, locked)
+    network, model = training.build(config, batches, Workers())
+    same = training.build(config, batches, Workers())[0]
+    ours = parameter_server.AsynchronousModel(same, batches, config, chief)
+    for start in (0, 4):
+        stream = lambda: itertools.islice(batches.train_batches(start), 4)  # noqa: B023, E731
+        options = {"steps_per_epoch": 4, "shuffle": False, "verbose": 0}
+        expected = model.fit(Workers().distribute(stream()), **options).history | {"staleness": [0]}
+        found = ours.fit(stream(), steps_per_epoch=4, callbacks=[]).history
+        assert found.keys() == expected.keys()
+        assert sum(found.values(), []) == pytest.approx([expected[name][0] for name in found], rel=1e-4)
+    assert are_locked == [True] * len(network.trainable_variables)
+    for pair in zip(same.get_weights(), network.get_weights(), strict=True):
+        np.testing.assert_allclose(*pair, rtol=0, atol=1e-5)
+    options = {"steps": batches.test_steps, "verbose": 0, "return_dict": True}
+    tested = [m.evaluate(Workers().distribute(batches.weighted_test_batches()), **options) for m in (ours, model)]
+    assert tested[0] == pytest.approx(tested[1], rel=1e-4)
