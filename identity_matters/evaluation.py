@@ -159,7 +159,7 @@ def open_test_data(model: Classifier, named: dict[str, Any]) -> Source:
     known, contents = _data_of_run(model.path, is_needed=is_of_run)
     if is_of_run:
         say_named_by(os.path.join(_folder(model.path), "config.json"), known, named.get("data_dir", ""))
-        own = vars(known) | {"num_classes": 0, "train_examples": 0, "validation_examples": 0}
+        own = vars(known) | {"num_classes": 0, "validation_examples": 0}
     config = DataConfig(**own | named)
     trained = known.train_split or "train"
     if config.test_split and config.test_split == trained:
@@ -215,7 +215,7 @@ def _with_share(config: DataConfig, known: DataConfig) -> DataConfig:
     share, of_run = config.test_share, known.test_share
     if of_run and not has_split and not share:
         is_own = os.path.realpath(config.images) == os.path.realpath(known.images)
-        share = of_run if is_own else 1
+        share = of_run * is_own
         instead = f"; if the run was trained on it, give its --test_share={of_run:g} (test_share={of_run:g})"
         what = f"the run's test_share, {of_run:g}, is evaluated" if is_own else f"all of it is evaluated{instead}"
         note(f"{config.images}: there is no test/; {what}")

@@ -166,7 +166,7 @@ def nines(images, labels):
 def test_batches_come_in_many_forms_and_the_progress_bar_has_a_total_where_there_is_one(
     pixel_model, ranked, bar, data, totals
 ):
-    found = trusted(pixel_model, data(*ranked[:2]), progress=True)
+    found = trusted(pixel_model, data(*ranked[:2]), progress=True, batch_size=40)
     assert bar == totals and found == trusted(pixel_model, ranked[:2])
 
 
@@ -202,12 +202,13 @@ def test_ties_and_nan_count_against_the_model(pixel_model):
     assert (nan["top1_error"], nan["top5_error"]) == (1.0, 1.0)
 
 
-def test_without_a_data_set_those_of_the_run_are_used_and_its_errors_found_again(tiny_run, exported):
+def test_without_a_data_set_those_of_the_run_are_used_and_its_errors_found_again(tiny_run, exported, capfd):
     last = read_metrics(tiny_run / "metrics.csv")[-1]
     result = evaluate(exported)
     assert result["num_examples"] == 50
     assert result["top1_error"] == pytest.approx(last["test_top1_error"], abs=1e-6)
     assert result["top5_error"] == pytest.approx(last["test_top5_error"], abs=1e-6)
+    assert "resized" not in capfd.readouterr().err
 
 
 def test_the_npz_file_of_a_run_is_found_from_elsewhere_and_must_be_the_one_trained_on(
@@ -367,7 +368,7 @@ UNFIT = [
     (lambda x, y: None, "name a dataset"),
     (lambda x, y: x, NO_BATCHES),
     (lambda x, y: [x, y, y], NO_BATCHES),
-    (lambda x, y: [x.tolist(), y.tolist()], NO_BATCHES),
+    (lambda x, y: [x, y.tolist()], NO_BATCHES),
     (lambda x, y: [(1.0, 1)], NO_BATCHES),
     (lambda x, y: [(x, 1)], NO_BATCHES),
 ]
@@ -378,7 +379,8 @@ def test_unfit_data_are_refused_with_what_is_wanted(pixel_model, ranked, change,
     assert words in refused(trusted, pixel_model, change(*ranked[:2]), batch_size=10)
 
 
-def test_numbers_out_of_range_are_refused(pixel_model, ranked):
+def test_arguments_and_numbers_out_of_range_are_refused(pixel_model, ranked):
+    assert "takes no argument size; of data it takes dataset, " in refused(trusted, pixel_model, ranked[:2], size=2)
     assert "max_examples must be at least 0, got -1" in refused(trusted, pixel_model, ranked[:2], max_examples=-1)
     assert "batch_size must be a whole number, got 2.5" in refused(trusted, pixel_model, ranked[:2], batch_size=2.5)
     assert "batch_size must be at least 1, got 0" in refused(trusted, pixel_model, ranked[:2], batch_size=0)

@@ -1,8 +1,10 @@
 """The door of data: the part of a source that a config asks for, and the embedded digits, read through it."""
 
+import contextlib
 import dataclasses
 import hashlib
 import pathlib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -64,7 +66,7 @@ def test_validation_examples_are_the_last_training_examples_and_are_not_trained_
     [
         ({"validation_examples": 500}, "training examples of own are sorted by class, so the last 500, which valid"),
         ({"train_examples": 400}, "training examples of own are sorted by class, so the first 400, which train_exam"),
-        ({"eval_examples": 999}, "test examples of own are sorted by class, so the first 999, which eval_examples"),
+        ({"eval_examples": 1}, "test examples of own are sorted by class, so the first 1, which eval_examples"),
     ],
 )
 def test_a_part_of_examples_that_come_class_by_class_is_refused(sample, change, words):
@@ -87,7 +89,7 @@ def load_part(source, config):
     return part.num("train"), part.num("test")
 
 
-@pytest.mark.parametrize("counts", [(5, 5), (2, 2, 2), (1, 9), (10, 10), (1,) * 20, (12,), (1, 1000), (999999, 1)])
+@pytest.mark.parametrize("counts", [(5, 5), (2, 2, 2), (1, 9), (10, 10), (1,) * 20, (12,), (1, 1000), (1_300_000, 1)])
 def test_a_few_examples_or_rare_classes_may_be_in_order_by_chance(counts):
     assert is_mixed(np.repeat(np.arange(len(counts)), counts))
 
@@ -119,6 +121,45 @@ class Stripes(Source):
     def read(self, split, indices, places=None):
         pixels = np.broadcast_to(np.asarray(indices, np.uint8)[:, None, None, None], (len(indices), 4, 4, 1))
         return pixels, self.labels(split)[indices]
+
+
+def test_all_examples_are_read_in_pieces_if_they_fit_in_memory(monkeypatch):
+    stripes, shown = Stripes(DIGITS), []
+    bar = lambda total, **_: contextlib.nullcontext(SimpleNamespace(update=shown.append))  # noqa: E731
+    monkeypatch.setattr(source_module, "tqdm", bar)
+    for size in (1, 5 * 16, 2**26):
+        monkeypatch.setattr(source_module, "_READ_AT_ONCE", size)
+        images, labels = source_module.read_all(stripes, ("train", "test"))
+        assert images.shape == (24, 4, 4, 1) and images[:, 3, 0, 0].tolist() == 2 * [*range(12)]
+        assert labels.tolist() == 8 * [0, 1, 2]
+    assert shown == [1] * 24 + [5, 5, 2] * 2 + [12] * 2
+    for size, fits in ((383, False), (384, True)):
+        monkeypatch.setattr(source_module, "MAX_BYTES_IN_MEMORY", size)
+        assert source_module.fits_in_memory(stripes) == fits
+    stripes.varies = True
+    assert not source_module.fits_in_memory(stripes)
+
+
+@pytest.mark.parametrize(
+    "data, flag, place, said",
+    [
+        ({"npz": "/a.npz"}, "", "/a.npz", True),
+        ({"images": "/photos"}, "/d", "/photos", True),
+        ({"dataset": "cifar10", "data_dir": "/own"}, "", "/own", True),
+        ({"dataset": "cifar10", "data_dir": "/own"}, "/d", "cifar10", False),
+        ({"dataset": "cifar10"}, "", "cifar10", False),
+        ({"dataset": "mnist_sample", "data_dir": "/own"}, "", "mnist_sample", False),
+    ],
+)
+def test_where_the_data_of_a_run_lie_is_said_and_that_they_have_changed(data, flag, place, said, capfd):
+    config = DataConfig(**data)
+    source_module.say_named_by("config.json", config, flag)
+    line = f"note: the data are read from {place!r}, which config.json names\n"
+    assert capfd.readouterr().err == line * said
+    for digest in ("12 stripes", ""):
+        source_module.require_unchanged(Stripes(config), config, {"data_digest": digest}, "the run")
+    found = refused(source_module.require_unchanged, Stripes(config), config, {"data_digest": "13"}, "the run")
+    assert found.startswith(f"{config.npz or config.images or config.dataset} has changed since the run was trained")
 
 
 @pytest.mark.slow
