@@ -57,6 +57,14 @@ def test_a_list_and_arrays_in_other_forms_are_taken(digits):
     assert data.source.name == loaded_name(digits)  # which tells whether a run goes on
 
 
+def test_the_config_of_a_run_on_arrays_has_their_name_and_shape_and_its_own_numbers(digits, tiny_config):
+    model = dataclasses.replace(tiny_config.model, image_shape=(32, 32, 3), num_classes=3)
+    config = dataclasses.replace(tiny_config, model=model)
+    data = dataclasses.replace(tiny_config.data, dataset=loaded_name(digits))
+    fitted = training.fitted_to(given_source(digits, config.data), config, is_given=True)
+    assert fitted == dataclasses.replace(tiny_config, data=data)
+
+
 def test_channels_first_are_refused_with_what_to_do():
     x = np.zeros((6, 3, 32, 32), np.uint8)
     assert "x.transpose(0, 2, 3, 1)" in refused(given_source, (x, np.arange(6), x, np.arange(6)), ANY)
@@ -367,6 +375,8 @@ def test_batches_without_an_example_are_left_out_but_no_more_than_so_many_in_a_r
 def test_sample_weights_are_as_many_as_the_images():
     parts = lambda weights: list(arrays.batches_of("data", [(X, Y, weights)], with_weights=True))  # noqa: E731
     assert len(parts(Y)[0]) == 3 and "4 images with 4 and 3 labels" in refused(parts, Y[:3])
+    of_names = arrays.batches_of("data", [({}, Y)], as_part=lambda name, part: part)
+    assert "got an empty dict in place of arrays" in refused(next, of_names)
 
 
 @pytest.mark.parametrize("names", [np.array(["bee", "ant", "bee"], object), [b"bee", b"ant", b"bee"]])

@@ -9,10 +9,18 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from refusals import refused
 
 from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.data.arrays import ArraySource
-from identity_matters.data.batches import ArrayBatches, DeviceImages, StreamedBatches, _look_up, _read_ahead
+from identity_matters.data.batches import (
+    ArrayBatches,
+    DeviceImages,
+    StreamedBatches,
+    _look_up,
+    _read_ahead,
+    open_batches,
+)
 from identity_matters.data.plans import plan_batch
 from identity_matters.model import all_conv_resnet, standardize
 
@@ -93,7 +101,11 @@ def test_windows_of_images_that_vary_in_size_lie_anywhere_in_them(data, source, 
 
     images, labels = ({"train": getattr(data, f"train_{what}")} for what in ("images", "labels"))
     varying = Varying("varying", images | {"test": data.test_images}, labels | {"test": data.test_labels}, 7)
-    shown, labels = next(StreamedBatches(varying, config).train_batches(3))
+    streamed = open_batches(varying, config)
+    assert isinstance(streamed, StreamedBatches) and isinstance(open_batches(source, config), ArrayBatches)
+    asynchronous = dataclasses.replace(config, strategy="parameter_server")
+    assert "needs data that fit in memory, which varying do not" in refused(open_batches, varying, asynchronous)
+    shown, labels = next(streamed.train_batches(3))
     plan = plan_batch(config.seed, 3, 8, NUM_TRAIN, 2**14, True)
     np.testing.assert_array_equal(seen[0], (plan[:, 1:3] + 2**14) / (2**15 + 1))
     plan[:, 1:3] = 0

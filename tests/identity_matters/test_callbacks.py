@@ -96,18 +96,18 @@ def test_steps_per_execution_makes_a_hook_of_several_updates_and_gives_the_same_
 @pytest.mark.slow
 def test_a_run_that_early_stopping_ended_stays_at_its_step_when_results_are_written_again(short, tmp_path, monkeypatch):
     config = dataclasses.replace(short, eval_every=3, train_steps=20)
-    stopping = keras.callbacks.EarlyStopping(min_delta=10, patience=1)  # a test loss that falls by 10 there is not
+    stopping = keras.callbacks.EarlyStopping(min_delta=10, patience=2)  # a test loss that falls by 10 there is not
     training.train(config, tmp_path / "run", callbacks=[stopping])
     rows = read_metrics(tmp_path / "run" / "metrics.csv")
-    ended = processes.final_variables(tmp_path / "run", 6)
+    ended = processes.final_variables(tmp_path / "run", 9)
     shutil.rmtree(tmp_path / "run" / "saved_model")
     with monkeypatch.context() as full_disk:
         full_disk.setattr(training, "write_results", lambda *_: exec("raise OSError('No space left on device')"))
         with pytest.raises(OSError, match="No space"):
             training.train(config, tmp_path / "run")
-    assert training.train(config, tmp_path / "run") == rows[-1] and rows[-1]["step"] == 6
+    assert training.train(config, tmp_path / "run") == rows[-1] and rows[-1]["step"] == 9
     assert (tmp_path / "run" / "saved_model").is_dir()
-    for name, value in processes.final_variables(tmp_path / "run", 6).items():
+    for name, value in processes.final_variables(tmp_path / "run", 9).items():
         np.testing.assert_array_equal(value, ended[name])
 
 

@@ -5,6 +5,7 @@ import dataclasses
 import os
 import re
 import shutil
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -80,6 +81,7 @@ def test_the_gradient_is_scaled_down_to_the_clip_norm(short):
     assert moved == pytest.approx(0.05 * 1e-3, rel=1e-2)
 
 
+@pytest.mark.filterwarnings("error:.*shuffle")
 def test_the_training_figures_of_a_row_are_means_over_steps_wherever_a_checkpoint_divides_them(
     short, tmp_path, without_results
 ):
@@ -113,6 +115,7 @@ def test_a_run_leaves_everything_that_the_readme_promises(short_run):
     found = set(os.listdir(short_run))
     assert expected <= found
     assert any(name.startswith("events.out.tfevents") for name in found)
+    assert [step for step, _ in checkpoint.list_checkpoints(str(short_run / "checkpoints"))] == [4, 8, 12]
     assert not [name for name in found if name.startswith(".tmp")]
     record = read_config_json(short_run)
     assert record["status"] == "done"
@@ -205,13 +208,61 @@ def test_a_run_that_sigterm_ends_has_saved_its_last_step_whenever_the_signal_cam
     assert processes.last_step(tmp_path) == error.value.step == 7
 
 
-def test_operations_are_deterministic_from_before_the_first_step(short, tmp_path, monkeypatch):
-    found = []
+def test_operations_are_deterministic_and_seeded_from_before_the_first_step(short, tmp_path, monkeypatch):
+    found, seeds = [], []
     is_enabled = tensorflow_config.is_op_determinism_enabled
-    monkeypatch.setattr(training.Training, "run", lambda self: found.append(is_enabled()) or {})
+    monkeypatch.setattr(training.Training, "run", lambda self: found.extend([is_enabled(), self.network]) or {})
+    monkeypatch.setattr(keras.utils, "set_random_seed", seeds.append)
     tensorflow_config.disable_op_determinism()
-    training.train(short, tmp_path)
-    assert found == [True]
+    training.train(dataclasses.replace(short, seed=3), tmp_path)
+    assert found[0] and seeds == [3]
+    expected = all_conv_resnet(dataclasses.replace(short.model, image_shape=(28, 28, 1)), seed=3)
+    np.testing.assert_array_equal(found[1].variables[0], expected.variables[0])
+
+
+@pytest.mark.parametrize("way", ["checkpoint", "another worker"])
+def test_the_state_of_a_run_is_taken_over_whole(tmp_path, way):
+    """After three steps, a row, and one more step."""
+
+    def state(seed):
+        network = all_conv_resnet(ModelConfig((8, 8, 1), stem_width=4, widths=(4, 8), blocks_per_stage=(1, 1)), seed)
+        optimizer = keras.optimizers.SGD(0.1, momentum=0.9, name="sgd")
+        optimizer.build(network.trainable_variables)
+        for variable in optimizer.variables[2:]:
+            variable.assign(np.random.default_rng(seed).standard_normal(variable.shape))
+        return checkpoint.TrainingState(network, optimizer)
+
+    given, taking = state(1), state(2)
+    names = "loss", "cross_entropy", "top1", "top5"
+    given.advance(1, dict.fromkeys(names, 8.0))
+    given.advance(3, {name: 2.0 + i for i, name in enumerate(names)})
+    assert given.take_means() == {name: (8 + 2 * (2.0 + i)) / 3 for i, name in enumerate(names)}
+    given.advance(4, dict.fromkeys(names, 5.0))
+    if way == "checkpoint":
+        given.save(str(tmp_path))
+        taking.restore(str(tmp_path), 4)
+    else:
+        taking.take_flat(*given.flat())
+    assert taking.step == 4
+    assert given.arrays().keys() == taking.arrays().keys()
+    for name, array in given.arrays().items():
+        np.testing.assert_array_equal(array, taking.arrays()[name])
+    assert taking.take_means() == dict.fromkeys(names, 5.0)
+
+
+def test_the_last_finite_weights_are_kept_where_no_checkpoint_is_as_new(tmp_path, capsys):
+    arrays, run = {"a": np.ones(2), "b": np.zeros(2)}, object.__new__(training.Training)
+    run.state, run._snapshot = SimpleNamespace(arrays=lambda: arrays), None
+    run.directory = SimpleNamespace(file=lambda name: str(tmp_path / name))
+    run._keep_snapshot()
+    for step, saved in ((1, [1]), (5, [1, 5]), (5, [1, 5]), (3, [1, 5])):
+        run._take_snapshot(step)
+        run._keep_snapshot()
+        assert [step for step, _ in checkpoint.list_checkpoints(str(tmp_path / "checkpoints"))] == saved
+    assert len(capsys.readouterr().err.splitlines()) == 2
+    arrays["b"][1] = np.nan
+    run._take_snapshot(7)
+    assert run._snapshot[0] == 3 and not np.isnan(run._snapshot[1]["b"]).any()
 
 
 def test_a_finished_run_is_not_trained_again(short, short_run):
