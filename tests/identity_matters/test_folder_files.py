@@ -1,5 +1,6 @@
 """The files of a folder of images: their classes, splits, order and pixels, and what is refused in one line."""
 
+import hashlib
 import itertools
 import os
 import pathlib
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from image_folders import noise, write, write_classes
 from loaded import load
-from PIL import Image
+from PIL import Image, ImageOps
 from refusals import refused
 
 from identity_matters import training
@@ -85,9 +86,19 @@ def test_a_share_that_equal_names_make_another_is_said(tmp_path, capfd, form, sa
     assert said in printed and (said or "equal names" not in printed)
 
 
-def test_the_share_is_what_is_asked_for():
+@pytest.mark.parametrize("count, said", [(3, True), (4, False), (16, False), (17, True)])
+def test_half_and_twice_the_share_are_not_spoken_of(count, said, monkeypatch, capfd):
+    files = [folder_module.ImageFile(0 if i < count else 2**63, "ab"[i % 2], str(i)) for i in range(40)]
+    monkeypatch.setattr(folder_module, "split_files", lambda folder: files)
+    assert len(splits("none", test_share=0.2).test) == count
+    assert (f"leaves {count} of 40 images" in capfd.readouterr().err) == said
+
+
+def test_the_share_is_what_is_asked_for(flat):
     files = [folder_module.ImageFile(place, "", "") for place in range(0, 2**64, 2**54)]
     assert [sum(folder_module.is_tested(file, share) for file in files) for share in (0.25, 0.5)] == [256, 512]
+    places = {file.name: file.place for file in split_files(str(flat))}  # as earlier versions had them
+    assert places["ant/007.png"] == int(hashlib.blake2b(b"007.png", digest_size=8).hexdigest(), 16)
 
 
 def test_the_first_files_are_a_sample_of_all_classes(split):
@@ -114,6 +125,7 @@ def test_splits_are_chosen_by_name(split):
     named = {"train_split": "train", "test_split": "dev"}
     assert names(splits(split, **named).test) == names(evaluated(split, test_split="dev"))
     assert "has no folder nix/" in refused(splits, split, **named | {"train_split": "nix"})
+    assert "has no folder nix/" in refused(splits, split, train_split="nix")
     assert "has no folder nix/" in refused(evaluated, split, test_split="nix")
 
 
@@ -167,8 +179,26 @@ def test_what_a_run_writes_is_no_class(flat, split, tmp_path, monkeypatch, layou
         assert words in refused(folder_module.require_apart, config, path)
         assert words in refused(training.train, TrainConfig(data=config), path)
         assert not (tmp_path / path / "config.json").exists()
-    else:
-        folder_module.require_apart(config, path)
+        return
+    folder_module.require_apart(config, path)
+    shutil.rmtree(split / "train")  # test/ alone is evaluated on
+    folder_module.require_apart(config, path)
+
+
+def test_what_a_run_writes_is_in_no_split_of_another_name(split):
+    for name, other in (("train", "fit"), ("test", "dev")):
+        (split / name).rename(split / other)
+    config = DataConfig(images=str(split), train_split="fit", test_split="dev")
+    for name in ("fit", "dev"):
+        assert f"is in the folder of images {split / name}" in refused(
+            folder_module.require_apart, config, str(split / name / "run")
+        )
+    folder_module.require_apart(config, str(split / "run"))
+
+
+def test_five_names_are_shown_and_how_many_there_are_beyond():
+    shown = [folder_module.shown(names) for names in ("abcde", "abcdefg", "", ["a\n", "b"])]
+    assert shown == ["a, b, c, d, e", "a, b, c, d, e and 2 more", "none", "'a\\n', b"]
 
 
 def test_what_is_evaluated_on_is_test_or_a_share_or_all(split, flat):
@@ -211,13 +241,15 @@ def test_a_folder_without_splits_asks_for_a_share_and_one_with_them_for_none(fla
     assert "holds the classes ant, bee, and no train/ and test/" in message and ADVICE in message
     assert "leave out --test_share (test_share=0.2)" in refused(splits, split, test_share=0.2)
     write(flat.parent / "loose" / "a.png", noise(2, 2))
+    (flat.parent / "loose" / "a.txt").write_text("notes")
     assert "holds images, but no folders" in refused(splits, flat.parent / "loose", test_share=0.2)
 
 
 def test_a_share_that_leaves_nothing_is_refused_or_said(flat, capfd):
     write(flat / "cat" / "000.png", noise(2, 2))
     place = next(file.place for file in split_files(str(flat)) if file.class_name == "cat") / 2**64
-    assert "nothing to train on in the classes cat" in refused(splits, flat, test_share=place * (1 + 1e-9))
+    message = refused(splits, flat, test_share=place * (1 + 1e-9))
+    assert "nothing to train on in the classes cat; make it smaller" in message
     assert "nothing to test on; make it larger" in refused(splits, flat, test_share=1e-9)
     capfd.readouterr()
     splits(flat, test_share=place * (1 - 1e-9))
@@ -249,6 +281,16 @@ def test_modes_become_grey_or_colour(tmp_path):
     assert set(np.unique(pixels(tmp_path / "1.png", (4, 6, 1)))) == {0, 255}
 
 
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_the_size_of_a_jpeg_is_that_of_the_turned_image(tmp_path, orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path = write(tmp_path / "x.jpg", noise(16, 32), exif=exif)
+    contents = folder_module.contents_of(str(tmp_path), folder_module.ImageFile(0, "", "x.jpg"))
+    width, height = ImageOps.exif_transpose(Image.open(path)).size
+    assert contents[:3] == (height, width, True) and (height, width) == ((16, 32), (32, 16))[orientation > 4]
+
+
 @pytest.mark.parametrize(
     "options", [{}, {"format": "MPO", "save_all": True, "append_images": [Image.new("L", (8, 8))]}]
 )
@@ -275,9 +317,10 @@ def test_whole_images_are_resized_and_large_jpegs_are_so_in_two_steps(tmp_path):
 
 def test_of_a_jpeg_no_detail_is_lost_that_the_size_has_room_for(tmp_path):
     stripes = np.tile(np.repeat([0, 255] * 8, 4).astype(np.uint8), (64, 1))  # a pixel each at 16 pixels a side
-    small = pixels(write(tmp_path / "x.jpg", stripes, quality=95), (16, 16, 1))[..., 0].astype(int)
-    # The filter's triangle gives 3/4 of its weight to a stripe.
-    assert np.abs(np.diff(small, axis=1)).min() > 100
+    for height in (16, 4):
+        small = pixels(write(tmp_path / "x.jpg", stripes, quality=95), (height, 16, 1))[..., 0].astype(int)
+        # The filter's triangle gives 3/4 of its weight to a stripe.
+        assert np.abs(np.diff(small, axis=1)).min() > 100
 
 
 def png_of_declared_size(path: pathlib.Path, width: int, height: int, depth: int = 8, kind: int = 2) -> None:
@@ -333,8 +376,17 @@ def test_a_broken_file_is_named(split, damage, recwarn):
     assert not recwarn.list
 
 
+def test_an_image_may_have_as_many_pixels_as_that(tmp_path):
+    png_of_declared_size(tmp_path / "x.png", 8192, 8192)
+    contents = folder_module.contents_of(str(tmp_path), folder_module.ImageFile(0, "", "x.png"))
+    assert contents[:3] == (8192, 8192, False)
+
+
 def test_the_digest_is_of_names_and_contents_wherever_they_lie(split, tmp_path):
-    before = opened(split).digest
+    before, files = opened(split).digest, splits(split)
+    parts = ((os.fsencode(file.name), (split / file.name).read_bytes()) for file in files.train + files.test)
+    text = b"".join(name + b"\0" + struct.pack("<I", zlib.crc32(content)) for name, content in parts)
+    assert before == hashlib.blake2b(text, digest_size=8).hexdigest()
     moved = split.rename(tmp_path / "moved")
     assert opened(moved).digest == before
     path = moved / "train" / "ant" / "000.png"
@@ -343,7 +395,8 @@ def test_the_digest_is_of_names_and_contents_wherever_they_lie(split, tmp_path):
 
 
 def test_images_of_several_sizes_ask_for_one(split):
-    write(split / "train" / "ant" / "wide.png", noise(8, 12, 3))
-    with pytest.raises(VaryingSizes, match=r"8x8 \(.*\) and 8x12 \(train/ant/wide.png\); give --image_size=32"):
+    first = splits(split).train[0].name
+    write(split / first, noise(10, 12, 3))
+    with pytest.raises(VaryingSizes, match=rf"10x12 \({first}\) and 8x8 \(.*\); give --image_size=32"):
         opened(split)
     assert opened(split, image_size=16).image_shape == (16, 16, 3)
