@@ -277,4 +277,4 @@ def _window(encoded: tf.Tensor, image_shape: tuple[int, int, int], is_jpeg: bool
 def _resize(image: tf.Tensor, sides: tuple[int, int]) -> tf.Tensor:
     """Returns the image at (height, width) = sides, as uint8."""
     resized = tf.image.resize(tf.cast(image, tf.float32), sides, antialias=True)
-    return tf.cast(tf.clip_by_value(tf.round(resized), 0, 255), tf.uint8)
+    return tf.cast(tf.round(resized), tf.uint8)  # means of bytes

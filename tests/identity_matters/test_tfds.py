@@ -1,6 +1,7 @@
 """TFDS sets, in memory and streamed, made here."""
 
 import dataclasses
+import hashlib
 import itertools
 import shutil
 import socket
@@ -33,7 +34,7 @@ from identity_matters.data import source as source_module
 from identity_matters.data.arrays import resized_images
 from identity_matters.data.batches import StreamedBatches, open_batches
 from identity_matters.data.source import fits_in_memory, open_source
-from identity_matters.data.tfds import _resize, _window, prepared_builder
+from identity_matters.data.tfds import _masked_crc, _resize, _window, prepared_builder
 from identity_matters.distributed.workers import Workers
 from identity_matters.errors import UserError
 from launch.trained_run import first_examples
@@ -129,6 +130,11 @@ def test_a_set_has_at_most_so_many_shards(offline, png, monkeypatch):
 
 
 def test_the_digest_is_of_the_records(png, jpeg, tmp_path):
+    records = [open_source(png)._source._records(split) for split in ("train", "test")]
+    examples = itertools.chain(*(part.read(np.arange(part.count)) for part in records))
+    checksums = b"".join(_masked_crc(example).to_bytes(4, "little") for example in examples)
+    assert len(checksums) == 4 * (NUM_TRAIN + NUM_TEST)
+    assert open_source(png).digest == hashlib.blake2b(checksums, digest_size=8).hexdigest()
     assert open_source(png).digest == open_source(dataclasses.replace(png, train_examples=3)).digest
     assert open_source(png).digest != open_source(jpeg).digest
     IdentityOther(data_dir=str(tmp_path)).download_and_prepare()
