@@ -29,7 +29,14 @@ from refusals import refused
 
 import identity_matters
 from identity_matters import networks
-from identity_matters.model import PRESETS, all_conv_resnet, standardize, takes_raw_images, taking_raw_images
+from identity_matters.model import (
+    PRESETS,
+    all_conv_resnet,
+    check_image_shape,
+    standardize,
+    takes_raw_images,
+    taking_raw_images,
+)
 from identity_matters.safe_loading import load_network
 
 PROJECT = pathlib.Path(identity_matters.__file__).parents[1]
@@ -96,6 +103,8 @@ def test_there_is_no_batch_norm_bias_dropout_or_max_pooling(cifar10):
 def test_layers_are_named_by_stage_and_block_and_no_relu_follows_the_last_addition(cifar10):
     assert [layer.name for layer in cifar10.layers[-3:]] == ["stage3_block9_add", "average_pool", "projection"]
     assert sum(isinstance(layer, layers.ReLU) for layer in cifar10.layers) == 27
+    pools = [layer.name for layer in cifar10.layers if isinstance(layer, layers.AveragePooling2D)]
+    assert pools == ["stage2_block1_pool", "stage3_block1_pool"]
     expected = ["stem_conv"]
     for stage in (1, 2, 3):
         for block in range(1, 10):
@@ -192,9 +201,27 @@ def test_the_numpy_backend_answers_as_tensorflow_does_and_does_not_import_it(ima
     assert relative_difference(np.load(tmp_path / "out.npy"), expected) < FLOAT32
 
 
-def test_strides_that_do_not_divide_the_images_are_refused_with_the_nearest_size():
-    message = refused(all_conv_resnet, dataclasses.replace(SMALL, image_shape=(30, 26, 3)))
-    assert "does not divide 30x26 pixels; try --image_size=32 (image_size=32)" in message
+@pytest.mark.parametrize(
+    "config, factor, sides, nearest",
+    [
+        (SMALL, 4, (30, 26), 32), (SMALL, 4, (24, 30), 32), (SMALL, 4, (30, 24), 32), (SMALL, 4, (1, 1), 4),
+        (WITH_POOL, 16, (32, 44), 48), (dataclasses.replace(WITH_POOL, stem_pool=3), 24, (48, 32), 48),
+    ],
+)  # fmt: skip
+def test_strides_that_do_not_divide_the_images_are_refused_with_the_nearest_size(config, factor, sides, nearest):
+    message = refused(check_image_shape, dataclasses.replace(config, image_shape=(*sides, 3)))
+    advice = f"divide {sides[0]}x{sides[1]} pixels; try --image_size={nearest} (image_size={nearest}), or fewer stages"
+    assert message == f"the strides divide the image by {factor}, which does not {advice}"
+    check_image_shape(dataclasses.replace(config, image_shape=(nearest, 2 * nearest, 3)))
+
+
+def test_a_comparator_needs_nine_pixels_a_side():
+    for sides in ((8, 9), (9, 8)):
+        config = dataclasses.replace(SMALL, network="all_cnn_c", image_shape=(*sides, 3))
+        assert f"needs images of at least 9 pixels a side, got {sides[0]}x{sides[1]}" in refused(
+            check_image_shape, config
+        )
+    check_image_shape(dataclasses.replace(config, image_shape=(9, 9, 3)))
 
 
 @pytest.mark.parametrize("changes", [{"use_batch_norm": True}, {"network": "preact_resnet_8"}])
