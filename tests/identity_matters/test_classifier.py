@@ -30,6 +30,14 @@ def test_logits_are_those_of_moving_averages_and_without_dropout(name):
     assert np.abs(in_training - expected).max() > 0.01 * np.abs(expected).max()
 
 
+def test_a_network_of_a_file_takes_as_many_images_as_a_gigabyte_holds_and_nothing_is_said(tmp_path, monkeypatch, capfd):
+    networks.build(TINY).save(tmp_path / "model.keras")
+    assert load_classifier(tmp_path).max_batch == 2**28 // (12 * 12 * 4)  # the stem's outputs
+    monkeypatch.setattr(classifier, "_MAX_OUTPUTS", 100)
+    assert load_classifier(tmp_path).max_batch == 1
+    assert not capfd.readouterr().err
+
+
 def test_the_names_of_classes_are_those_of_the_run_s_config_json(tmp_path):
     begin(tmp_path, TrainConfig(), status="done", class_names=["a", "b"])
     assert classifier._class_names(str(tmp_path / "model.keras")) == ("a", "b")  # which need not hold any
