@@ -18,7 +18,7 @@ from identity_matters.distributed import shared_run
 from identity_matters.distributed.workers import Workers
 from identity_matters.errors import UserError
 from identity_matters.experiments.ablations import AblationConfig
-from identity_matters.runs import checkpoint, directory, figures
+from identity_matters.runs import checkpoint, directory, figures, tables
 from identity_matters.runs.config_json import read_config_json, seen_from_start
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.files import replacing
@@ -258,6 +258,44 @@ def test_a_run_goes_on_where_its_data_have_moved(tmp_path):
     assert json.loads((tmp_path / "config.json").read_text())["config"]["data"]["data_dir"] == "there"
     message = refused(RunDirectory, str(tmp_path), TrainConfig(seed=1, model=ModelConfig(weight_decay=0.0)))
     assert "config (old, new): model.weight_decay (0.0001, 0.0); " in message and "seed (0, 1)" in message
+
+
+HALF = directory.MAX_REPR // 2
+
+
+@pytest.mark.parametrize(
+    "old, new, found",
+    [
+        ({"a": 1, "b": 2}, {"b": 3, "c": "x\ny"}, ["a (1, None)", "b (2, 3)", r"c (None, 'x\ny')"]),
+        ({"a": 1, "d": {"e": 2, "f": 4}}, {"a": 1, "d": {"e": 3, "f": 5}}, ["d.e (2, 3)"]),
+        ({"d": {"e": 2}}, {"d": 2}, ["d ({'e': 2}, 2)"]),
+        ({"a": HALF * "p" + "ab"}, {"a": HALF * "p" + "b"}, [f"a ({HALF * 'p'}ab, {HALF * 'p'}b)"]),
+        ({"a": (HALF + 1) * "p" + "a"}, {"a": (HALF + 1) * "p" + "b"}, [f"a (…{HALF * 'p'}a, …{HALF * 'p'}b)"]),
+        (
+            {"a": HALF * "pqp" + "a"},
+            {"a": HALF * "pqp"},
+            [f"a (…{(HALF * 'pqp')[-HALF:]}a, …{(HALF * 'pqp')[-HALF:]})"],
+        ),
+        ({"a": "b"}, {"a": 999 * "p"}, [f"a (b, {2 * HALF * 'p'})"]),
+    ],
+)
+def test_what_differs_is_shown_without_long_common_beginnings(old, new, found):
+    assert directory.differences(old, new, same=("f",)) == found
+
+
+@pytest.mark.parametrize(
+    "row, is_good",
+    [
+        ({"step": 0.0}, True), ({"step": 2.0**53}, True), ({"step": 2.0**53 + 2}, False), ({"step": -1.0}, False),
+        ({"step": 0.5}, False), ({"test_top1_error": -0.9e-6}, True), ({"test_top1_error": -1.1e-6}, False),
+        ({"test_top1_error": 1 + 0.9e-6}, True), ({"test_top1_error": 1 + 1.1e-6}, False),
+        ({"test_top1_error": np.nan}, True), ({"loss": 7.0}, True), ({"loss": -np.inf}, False),
+        ({"phase": "test"}, True),
+    ],
+)  # fmt: skip
+def test_a_row_has_a_whole_step_finite_numbers_and_errors_that_are_fractions(row, is_good):
+    with contextlib.nullcontext() if is_good else pytest.raises(UserError):
+        tables._check_row({"step": 1.0} | row)
 
 
 def test_the_newest_checkpoints_are_kept(tmp_path):
