@@ -227,6 +227,12 @@ def test_a_callback_that_stops_as_the_run_begins_gets_one_update_as_in_keras_in_
     assert read_config_json(tmp_path / "run")["status"] == "done"
 
 
+@pytest.mark.parametrize("has_bar", [False, True])
+def test_a_worker_that_is_not_the_chief_draws_no_bar(has_bar):
+    with of_runs.RunCallback([], SimpleNamespace(), TrainConfig(), 10, StopRequest(), has_bar) as callback:
+        assert callback._bar.disable != has_bar
+
+
 def test_the_first_call_of_a_fit_is_timed_only_where_it_is_alone_and_weights_are_kept_every_ten_seconds(
     monkeypatch, capsys
 ):
@@ -237,7 +243,7 @@ def test_the_first_call_of_a_fit_is_timed_only_where_it_is_alone_and_weights_are
     followed = of_runs.RunCallback([], network, config, 10, StopRequest(), True, kept.append)
     followed.set_model(network)
     with followed:
-        assert followed._list.params["epochs"] == 4 and followed._list.params["steps"] == 100
+        assert followed._list.params == {"verbose": 0, "epochs": 4, "steps": 100}
         for batches, step, rate in (([0, 1, 3, 4], 15, 4 / 7), ([4], 20, 5 / 10)):
             followed.on_train_begin()
             for batch in batches:

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 
+from identity_matters.config import DataConfig, TrainConfig
 from identity_matters.runs import metrics_log
 from identity_matters.runs.figures import learning_rate_drops
 from identity_matters.runs.tables import read_metrics
@@ -48,6 +49,25 @@ def _interrupt(*_):
     raise KeyboardInterrupt
 
 
+def test_tensorboard_drops_what_came_after_the_rows_that_are_kept(run, network, monkeypatch):
+    opened = []
+    monkeypatch.setattr(metrics_log, "open_events", lambda *begin: opened.append(begin) or MagicMock())
+    for first_step, steps in ((0, (5, 10, 15)), (12, (20,)), (5, ())):
+        log = metrics_log.MetricsLog(run, first_step)
+        for step in steps:
+            log.add(row(step), network)
+    assert opened == [(run.path, 0), (run.path, 11), (run.path, 6)]
+
+
+def test_what_the_figures_of_a_line_are_stands_below_them():
+    line = metrics_log.describe(row(5, 2.5) | {"images_per_second": 12.0}, TrainConfig())
+    assert line == "step      5  loss 2.5000  train error 50.00%  test error 50.00%  12 images/s"
+    assert metrics_log.MEANS.index("(loss and train error: means") == line.index("loss")
+    held_out = TrainConfig(data=DataConfig("mnist_sample", validation_examples=9))
+    untimed = metrics_log.describe(row(123456) | {"images_per_second": np.nan}, held_out)
+    assert untimed == "step 123456  loss 1.0000  train error 50.00%  held-out error 50.00%"
+
+
 def test_a_disk_that_is_full_of_events_is_an_error_with_a_path(run, network, monkeypatch):
     recorder = metrics_log.MetricsLog(run, 0)
     records = recorder._writer.file_writer.event_writer._ev_writer._py_recordio_writer
@@ -78,6 +98,7 @@ def test_tensorboard_gets_each_number_each_kernel_s_histogram_and_the_picture(ru
     assert scalars == {metrics_log.tag(name): (value, 5) for name, value in row(5).items() if name != "step"}
     kernels = [layer for layer in network.layers if isinstance(layer, keras.layers.Conv2D)]
     drawn = log._writer.add_histogram.call_args_list
+    np.testing.assert_array_equal(drawn[0].args[1], kernels[0].kernel)
     assert [(call.args[0], call.kwargs["bins"]) for call in drawn] == [(f"weights/{k.name}", 64) for k in kernels]
     ((name, picture, step), _) = log._writer.add_image.call_args
     assert (name, step, picture.dtype) == ("pictures/convergence", 5, np.uint8) and (picture[0] == 255).all()

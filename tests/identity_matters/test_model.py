@@ -36,6 +36,7 @@ from identity_matters.model import (
     standardize,
     takes_raw_images,
     taking_raw_images,
+    training_flops,
 )
 from identity_matters.safe_loading import load_network
 
@@ -60,6 +61,7 @@ def test_the_cifar10_network_trains_13538736_weights_in_55_convolutions(cifar10)
     assert count(cifar10.trainable_variables) == count(layer.kernel for layer in convolutions(cifar10)) == 13_538_736
     assert [v.path for v in cifar10.non_trainable_variables] == ["projection/kernel"]
     assert cifar10.get_layer("projection").kernel.shape == (256, 10)
+    assert 128 * training_flops(cifar10) == pytest.approx(1.515e12, rel=5e-4)
 
 
 # Preset: convolutions, their weights, classes.
@@ -205,6 +207,7 @@ def test_the_numpy_backend_answers_as_tensorflow_does_and_does_not_import_it(ima
     "config, factor, sides, nearest",
     [
         (SMALL, 4, (30, 26), 32), (SMALL, 4, (24, 30), 32), (SMALL, 4, (30, 24), 32), (SMALL, 4, (1, 1), 4),
+        (dataclasses.replace(SMALL, widths=(5, 8), blocks_per_stage=(1, 2)), 2, (7, 8), 8),
         (WITH_POOL, 16, (32, 44), 48), (dataclasses.replace(WITH_POOL, stem_pool=3), 24, (48, 32), 48),
     ],
 )  # fmt: skip

@@ -19,7 +19,14 @@ from identity_matters.distributed.workers import Workers
 from identity_matters.errors import UserError
 from identity_matters.experiments.ablations import AblationConfig
 from identity_matters.runs import checkpoint, directory, figures, tables
-from identity_matters.runs.config_json import read_config_json, seen_from_start
+from identity_matters.runs.config_json import (
+    STATUSES,
+    differing,
+    final_row_label,
+    flat,
+    read_config_json,
+    seen_from_start,
+)
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.files import replacing
 from identity_matters.runs.tables import write_metrics
@@ -258,6 +265,19 @@ def test_a_run_goes_on_where_its_data_have_moved(tmp_path):
     assert json.loads((tmp_path / "config.json").read_text())["config"]["data"]["data_dir"] == "there"
     message = refused(RunDirectory, str(tmp_path), TrainConfig(seed=1, model=ModelConfig(weight_decay=0.0)))
     assert "config (old, new): model.weight_decay (0.0001, 0.0); " in message and "seed (0, 1)" in message
+
+
+def test_the_last_row_of_a_run_is_its_end_unless_its_config_json_says_otherwise():
+    rows = [{"step": 1000}, {"step": 2000}]
+    labels = [final_row_label({"status": status}, rows) for status in STATUSES]
+    assert labels == ["at step 2,000", "at the end", "at step 2,000, before it diverged", "at step 2,000"]
+    assert final_row_label(None, rows) == final_row_label({"status": "failed"}, []) == "at the end"
+
+
+def test_configs_are_told_apart_by_the_fields_that_differ():
+    one, two = flat({"a": 1, "b": {"c": 2, "d": {"e": [3]}}}), flat({"a": 1, "b": {"c": 4, "d": {"e": [3]}}, "f": None})
+    assert one == {"a": 1, "c": 2, "e": [3]} and two == {"a": 1, "c": 4, "e": [3], "f": None}
+    assert differing([one, two, one]) == ["c"] and differing([one]) == []
 
 
 HALF = directory.MAX_REPR // 2
