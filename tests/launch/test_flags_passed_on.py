@@ -151,13 +151,12 @@ def test_an_evaluation_shows_its_bar():
     assert "progress=True" in passed_on("evaluate", *GIVEN["evaluate"])
 
 
-def test_the_initial_network_of_a_run_is_that_of_its_seed_in_float32():
+@pytest.mark.parametrize("of", [{"saved_run": "/r"}, {"pretrained": "digits"}])
+def test_the_initial_network_of_a_run_is_that_of_its_seed_in_float32(of):
     """Also of a run in mixed precision, as Hessians and norms are measured in one type."""
     model = ModelConfig((8, 8, 1), stem_width=2, widths=(2,), blocks_per_stage=(1,), mixed_precision=True)
-    first, other = (
-        trained_run.load_model(TrainConfig(model=model, seed=seed), trained_run.SavedRun("/r", at_step=0))[0]
-        for seed in (1, 2)
-    )
+    chosen = trained_run.SavedRun(**of, at_step=0)
+    first, other = (trained_run.load_model(TrainConfig(model=model, seed=seed), chosen)[0] for seed in (1, 2))
     assert {layer.compute_dtype for layer in first.layers} == {"float32"}
     expected = networks.build(dataclasses.replace(model, mixed_precision=False), 1)
     for variable, same, another in zip(first.variables, expected.variables, other.variables):
