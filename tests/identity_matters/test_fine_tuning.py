@@ -1,6 +1,7 @@
 """Runs that go on longer, begin with the weights of another network, or keep some layers as they are."""
 
 import dataclasses
+import hashlib
 import os
 import shutil
 
@@ -231,6 +232,20 @@ def test_what_cannot_be_begun_with_is_one_line_and_leaves_nothing(tiny_config, t
         assert not (tmp_path / "run" / "config.json").exists()
     network = all_conv_resnet(ModelConfig(image_shape=(8, 8, 3), widths=(5,), blocks_per_stage=(1,), stem_width=5))
     assert "has no weights of the names and shapes" in refused(take_weights, network, str(tiny_run))
+
+
+def test_one_kernel_is_enough_to_take_and_one_to_train(monkeypatch):
+    tiny = ModelConfig(image_shape=(8, 8, 3), widths=(5,), blocks_per_stage=(1,), stem_width=5)
+    network, contents = all_conv_resnet(tiny), {}
+    other = all_conv_resnet(dataclasses.replace(tiny, widths=(6,), num_classes=3), seed=1)
+    monkeypatch.setattr("identity_matters.starting_weights.load_source", lambda source: other)
+    assert take_weights(network, "RUN", contents).startswith("1 of the network's 4 variables begin")
+    np.testing.assert_array_equal(network.variables[0], other.variables[0])
+    arrays = {variable.path: variable.numpy() for variable in other.variables}
+    parts = (f"{path} float32 {array.shape}".encode() + array.tobytes() for path, array in arrays.items())
+    assert contents == {"init_digest": hashlib.blake2b(b"".join(parts), digest_size=8).hexdigest()}
+    freeze(network, "stage1")
+    assert [variable.path for variable in network.trainable_variables] == ["stem_conv/kernel"]
 
 
 @pytest.mark.parametrize(
