@@ -12,7 +12,7 @@ import pytest
 from refusals import refused
 
 import identity_matters
-from identity_matters import config
+from identity_matters import config, fields
 from identity_matters.experiments import ablations
 from identity_matters.presets import TRAIN_PRESETS
 
@@ -85,6 +85,18 @@ REFUSED = [
         (config.ModelConfig, {"shortcut": False, "residual_initializer": name}, f"'{name}' makes every gradient 0")
         for name in ("zero", "fixup", "rezero")
     ),
+    (config.ModelConfig, {"widths": (64, 128)}, "need one number per stage, got (64, 128) and (9, 9, 9)"),
+    (
+        config.ModelConfig,
+        {"widths": (64, 256, 128)},
+        "widths must not decrease or begin below stem_width, got (64, 256",
+    ),
+    (config.ModelConfig, {"stem_width": 65}, "and stem_width 65"),
+    (config.ModelConfig, {"image_shape": (32, 32)}, "image_shape must be (height, width, channels), got (32, 32)"),
+    (config.TrainConfig, {"decay_steps": (0, 5)}, "decay_steps must be positive and increase, got (0, 5)"),
+    (config.TrainConfig, {"decay_steps": (5, 9, 9)}, "decay_steps must be positive and increase, got (5, 9, 9)"),
+    (config.TrainConfig, {"schedule": "exponential", "decay_steps": (5, 9)}, "takes one number of decay_steps"),
+    (config.TrainConfig, {"steps_per_execution": 3}, "train_steps must be a multiple of steps_per_execution = 3"),
     # Values of another type.
     (config.TrainConfig, {"batch_size": "32"}, "batch_size must be a whole number, got '32'"),
     (config.TrainConfig, {"batch_size": 1.5}, "batch_size must be a whole number, got 1.5"),
@@ -107,6 +119,71 @@ REFUSED = [
 @pytest.mark.parametrize("kind, changes, message", REFUSED)
 def test_what_a_field_cannot_hold_is_refused_in_one_line(kind, changes, message):
     assert message in refused(kind, **changes)
+
+
+def test_what_is_just_possible_is_taken():
+    config.ModelConfig(stem_width=64)
+    config.ModelConfig(stem_width=65, network="resnet_20")
+    config.ModelConfig(widths=(3, 2, 1), shortcut=False, residual_initializer="standard")
+    config.TrainConfig(decay_steps=(2, 3), momentum=0.0, **SERVED)
+    config.TrainConfig(decay_steps=(5,), schedule="exponential", warmup_steps=49_999)
+
+
+@dataclasses.dataclass(frozen=True)
+class Limited(fields.Checked):
+    number: int = fields.option(5, at_least=1)
+    several: tuple[int, ...] = fields.option((2, 3), at_least=2)
+    share: float = fields.option(0.5, at_least=0, at_most=1)
+    rate: float = fields.option(1.0, above=0)
+
+
+@pytest.mark.parametrize(
+    "name, taken, left, words",
+    [
+        ("number", 1, 0, "number must be at least 1, got 0"),
+        ("number", 2**32 - 1, 2**32, "number must be at most 4294967295, got 4294967296"),
+        ("several", (2,), (), "several must be numbers of at least 2, got ()"),
+        ("several", (5, 2), (5, 1), "several must be numbers of at least 2, got (5, 1)"),
+        ("several", (2**31, 2**31 - 1), (2**31, 2**31), "several must be at most 4294967295, got 4294967296"),
+        ("share", 0, -1e-9, "share must be at least 0, got -1e-09"),
+        ("share", 1, 1.001, "share must be at most 1, got 1.001"),
+        ("rate", 1e-300, 0, "rate must be positive, got 0.0"),
+        ("rate", 1e300, np.inf, "rate must be a finite number, got inf"),
+    ],
+)
+def test_a_number_at_its_limit_is_taken_and_the_next_one_refused(name, taken, left, words):
+    assert getattr(Limited(**{name: taken}), name) == taken
+    assert refused(Limited, **{name: left}) == words
+
+
+OF_NPZ, OF_DIGITS = {"dataset", "data_dir", "download"}, {"train_split", "test_split", "download"}
+FIXUP = config.ModelConfig(residual_initializer="fixup")
+OF_RESNET = {
+    "stem_width", "stem_kernel_size", "stem_stride", "stem_pool", "widths", "blocks_per_stage", "convs_per_block",
+    "residual_initializer", "train_projection", "projection_scale", "shortcut", "use_batch_norm",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "changes, names, why",
+    [
+        ({}, set(), ""),
+        ({"schedule": "linear", "decay_steps": ()}, {"decay_steps", "decay_factor"}, "schedule is linear"),
+        ({"schedule": "exponential", "decay_steps": (5,)}, set(), ""),
+        ({"data": config.DataConfig(npz="x.npz")}, OF_NPZ, "npz has the data"),
+        ({"data": config.DataConfig(images="x")}, OF_NPZ, "images has the data"),
+        ({"data": config.DataConfig("mnist_sample")}, OF_DIGITS, "dataset is mnist_sample, which"),
+        ({"model": FIXUP}, set(), ""),
+        ({"model": dataclasses.replace(FIXUP, train_projection=True)}, {"projection_scale"}, "starts a trained"),
+        ({"model": config.ModelConfig(train_projection=True)}, set(), ""),
+        ({"model": config.ModelConfig(network="resnet_20")}, OF_RESNET, "network is resnet_20"),
+    ],
+)
+def test_the_fields_that_a_run_does_not_read_are_known(changes, names, why):
+    found = config.ignored_fields(config.TrainConfig(**changes, optimizer="muon", init_from="digits"))
+    assert found.keys() == names and all(why in reason for reason in found.values())
+    others = {"newton_schulz_steps": "optimizer is nesterov", "fresh": "without init_from all weights are new"}
+    assert config.ignored_fields(config.TrainConfig(**changes, optimizer="nesterov")) == found | others
 
 
 def test_the_cifar10_preset_is_the_run_of_hardt_and_ma():
