@@ -76,6 +76,14 @@ def test_every_network_has_the_parameters_of_its_table_and_as_many_layers_as_its
     assert len(layers_of(network, layers.Conv2D, layers.Dense)) == depth and network.name == name
 
 
+def test_bottlenecks_transitions_and_subsampling_are_where_the_papers_have_them():
+    filters = [layer.filters for layer in layers_of(small_network("densenet_bc"), layers.Conv2D)]
+    assert filters == [10, *2 * [20, 5], 20 // 2, *2 * [20, 5], 20 // 2, *2 * [20, 5]]  # k = 5
+    for kind in ("resnet", "preact_resnet"):
+        names = [layer.name for layer in layers_of(small_network(kind), layers.AveragePooling2D)]
+        assert names == ["stage2_block1_subsample", "stage3_block1_subsample"]
+
+
 def test_the_docstrings_state_these_numbers():
     assert NETWORKS.keys() == PARAMETERS.keys()
     for builder in (all_cnn_c, resnet, preact_resnet, densenet_bc):
