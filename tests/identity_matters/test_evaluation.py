@@ -157,6 +157,7 @@ def nines(images, labels):
     [
         (lambda *arrays: arrays, [40, (40, 40)]),
         (lambda *arrays: [[*batch] for batch in nines(*arrays)], [45] * 5 + [(40, 40)]),
+        (lambda images, labels: [(images, np.eye(10)[labels])], [40, (40, 40)]),
         (lambda *arrays: (batch for batch in nines(*arrays)), [None] * 5 + [(40, 40)]),
         (lambda *arrays: tf.data.Dataset.from_tensor_slices(arrays).batch(20), [40, 40, (40, 40)]),
         (lambda *arrays: [(arrays[0][:0], arrays[1][:0]), arrays], [80, (40, 40)]),
@@ -359,6 +360,8 @@ UNFIT = [
     (lambda x, y: (x, np.where(np.arange(40) == 39, 10, y)), "0–9, got "),
     (lambda x, y: (x, np.where(y, y, 0.5)), "whole numbers, got 0.5"),
     (lambda x, y: [(x, y.astype(np.float32))], "integers"),
+    (lambda x, y: [(x, np.where(np.arange(40) == 39, -1, y))], "0–9, got -1–9"),
+    (lambda x, y: [(x, y + 1)], "0–9, got 1–10"),
     (lambda x, y: (300 * x, y), "images = ((images - 0) / 2700).clip(0, 1), for both splits, converts them"),
     (lambda x, y: (x, y, y), "(images, labels), got 3"),
     (lambda x, y: [(x[:39], y)], "39 images"),

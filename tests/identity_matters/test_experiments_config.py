@@ -115,7 +115,9 @@ def test_every_variant_is_what_the_kept_runs_trained(experiment, names):
     assert runs.keys() <= {variant.name for variant in EXPERIMENTS[experiment]}
     for variant in EXPERIMENTS[experiment]:
         if "test" not in runs.get(variant.name, ()):  # a rung of the ladder, which takes an H200
-            assert variant.name.startswith("9 blocks a stage with")
+            model = variant.config(base, variant.rates[0]).model
+            assert variant.name.startswith("9 blocks a stage with") and model.blocks_per_stage == (9, 9, 9)
+            assert (model.stem_width, model.widths) == (12, (12, 24, 48))
             continue
         tried = {row["chosen_rate"] for row in runs[variant.name].get("search", ())}
         beyond = {rate for rate in tried if not min(variant.rates) <= rate <= max(variant.rates)}
