@@ -96,6 +96,8 @@ REFUSED = [
     (config.TrainConfig, {"decay_steps": (0, 5)}, "decay_steps must be positive and increase, got (0, 5)"),
     (config.TrainConfig, {"decay_steps": (5, 9, 9)}, "decay_steps must be positive and increase, got (5, 9, 9)"),
     (config.TrainConfig, {"schedule": "exponential", "decay_steps": (5, 9)}, "takes one number of decay_steps"),
+    (config.TrainConfig, {"momentum": 1.0}, "momentum must lie in [0, 1), got 1.0"),
+    (config.TrainConfig, {"strategy": "none"}, "strategy must be one of synchronous, parameter_server, got 'none'"),
     (config.TrainConfig, {"steps_per_execution": 3}, "train_steps must be a multiple of steps_per_execution = 3"),
     # Values of another type.
     (config.TrainConfig, {"batch_size": "32"}, "batch_size must be a whole number, got '32'"),
@@ -125,7 +127,7 @@ def test_what_is_just_possible_is_taken():
     config.ModelConfig(stem_width=64)
     config.ModelConfig(stem_width=65, network="resnet_20")
     config.ModelConfig(widths=(3, 2, 1), shortcut=False, residual_initializer="standard")
-    config.TrainConfig(decay_steps=(2, 3), momentum=0.0, **SERVED)
+    config.TrainConfig(decay_steps=(1, 2), momentum=0.0, **SERVED)
     config.TrainConfig(decay_steps=(5,), schedule="exponential", warmup_steps=49_999)
 
 

@@ -10,6 +10,8 @@ import tensorflow as tf
 from refusals import refused
 
 from identity_matters.evaluation import evaluate
+from identity_matters.model import ModelConfig, all_conv_resnet
+from identity_matters.safe_loading import largest_output, load_network
 
 IMAGES, LABELS = np.zeros((4, 28, 28, 1), np.float32), np.arange(4)
 
@@ -123,3 +125,13 @@ def test_a_config_json_that_names_no_data_is_refused_in_one_short_line(run, cont
     message = refused(evaluate, str(run / "saved_model"))
     assert message.startswith(f"{run}/config.json does not say what data the model was trained on: ")
     assert "name a dataset" in message and len(message) < 500
+
+
+@pytest.mark.parametrize("width, is_loaded", [(1024, True), (1026, False)])
+def test_the_output_of_a_layer_has_64_million_numbers_at_most(tmp_path, width, is_loaded):
+    config = ModelConfig(image_shape=(1024, width, 1), stem_width=64, widths=(64,), blocks_per_stage=(1,))
+    all_conv_resnet(config).save(tmp_path / "model.keras")
+    if is_loaded:
+        assert largest_output(load_network(str(tmp_path / "model.keras"))) == 2**26
+    else:
+        assert "the output of a layer does not fit in memory" in refused(load_network, str(tmp_path / "model.keras"))
