@@ -4,6 +4,8 @@ import contextlib
 import errno
 import json
 import os
+import shlex
+import stat
 import subprocess
 import sys
 import warnings
@@ -28,7 +30,7 @@ from identity_matters.runs.config_json import (
     seen_from_start,
 )
 from identity_matters.runs.directory import RunDirectory
-from identity_matters.runs.files import replacing
+from identity_matters.runs.files import open_log, replacing
 from identity_matters.runs.tables import write_metrics
 
 ARRAYS = {"a": np.arange(3.0), "b": np.int64(7)}
@@ -162,7 +164,21 @@ def test_without_a_run_there_is_no_config_json(tmp_path):
     with pytest.raises(RuntimeError), RunDirectory(str(tmp_path), TrainConfig(seed=1)):
         raise RuntimeError("a mistake found late")
     begin(tmp_path, TrainConfig(seed=2))
-    assert read_config_json(str(tmp_path))["config"]["seed"] == 2
+    contents = read_config_json(str(tmp_path))
+    assert contents["config"]["seed"] == 2
+    assert shlex.split(contents["command"]) == [os.path.basename(sys.executable), *sys.orig_argv[1:]]
+
+
+def test_what_is_being_written_is_for_this_user_alone_and_a_log_for_all(tmp_path):
+    with replacing(f"{tmp_path}/file") as temporary:
+        assert stat.S_IMODE(os.stat(os.path.dirname(temporary)).st_mode) == 0o700
+        open(temporary, "w").close()
+    before = os.umask(0)
+    try:
+        open_log(f"{tmp_path}/log").close()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(os.stat(tmp_path / "log").st_mode) == 0o666
 
 
 def test_a_second_process_is_kept_out(tmp_path):
