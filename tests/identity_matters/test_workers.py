@@ -6,15 +6,18 @@ import json
 import keras
 import numpy as np
 import pytest
+from begun import begin
 from refusals import refused
 
 from identity_matters import networks, training
 from identity_matters.config import DataConfig, TrainConfig
+from identity_matters.distributed import shared_run
 from identity_matters.distributed.shared_run import open_run, recording_failure
 from identity_matters.distributed.workers import Workers
-from identity_matters.errors import Diverged, WorkerLost
+from identity_matters.errors import Diverged, UserError, WorkerLost
 from identity_matters.model import all_conv_resnet
 from identity_matters.runs.config_json import read_config_json
+from identity_matters.runs.directory import RunDirectory
 from identity_matters.safe_loading import load_network
 
 
@@ -106,6 +109,79 @@ def test_nobody_downloads_where_the_chief_could_not():
 
     with pytest.raises(WorkerLost), Alone("").in_turn(True):
         pytest.fail("it must not load")
+
+
+@pytest.mark.parametrize("is_ordered", [False, True])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_where_the_order_counts_the_others_wait_for_the_chief(rank, is_ordered):
+    waited = []
+
+    class Waiting(Workers):
+        def broadcast(self, vector):
+            return np.array([float(is_ordered)])  # as the chief has it, whatever this one has
+
+        def all_reduce(self, vector):
+            waited.append("before")
+
+        def barrier(self):
+            waited.append("after")
+
+    with Waiting(rank=rank, num_processes=2).in_turn(not is_ordered):
+        waited.append("in turn")
+    assert waited == (["before"] if is_ordered and rank else []) + ["in turn"] + ["after"] * (is_ordered and not rank)
+
+
+def test_each_device_of_a_worker_gets_its_share_of_a_batch():
+    class SixDevices:
+        num_replicas_in_sync = 6
+
+        def distribute_datasets_from_function(self, make, options):
+            return make(None)
+
+    batches = ((np.arange(4 * i, 4 * i + 4), -np.arange(4.0)) for i in range(2))
+    dataset = Workers(SixDevices(), rank=1, num_processes=3).distribute(batches)
+    shares = [[array.tolist() for array in share] for share in dataset.take(4).as_numpy_iterator()]
+    assert shares == [[[0, 1], [0, -1]], [[2, 3], [-2, -3]], [[4, 5], [0, -1]], [[6, 7], [-2, -3]]]
+
+
+def test_the_chief_says_how_many_others_have_another_config():
+    class Chief(Workers):
+        def all_reduce(self, vector):
+            return np.asarray(vector, float) + 1
+
+    with pytest.raises(
+        UserError, match="^1 of 3 workers were started with another config or other data than worker 0$"
+    ):
+        shared_run._require_agreement({}, [], Chief(num_processes=3))
+
+
+@pytest.mark.parametrize(
+    "status, error, recorded",
+    [
+        ("running", OSError("the disk is full"), "failed"),
+        ("running", WorkerLost("worker 0", RuntimeError("gone")), "running"),  # the same command continues
+        ("done", OSError("the disk is full"), "done"),
+        (None, OSError("the disk is full"), None),  # the run has not begun
+    ],
+)
+def test_how_a_run_failed_is_recorded_where_it_was_under_way(tmp_path, status, error, recorded):
+    with RunDirectory(str(tmp_path), TrainConfig()) as directory:
+        if status:
+            directory.set_status(status)
+        with pytest.raises(type(error)), recording_failure(directory, Workers()):
+            raise error
+    contents = read_config_json(str(tmp_path))
+    assert (contents and contents["status"]) == recorded
+    assert recorded != "failed" or contents["error"] == "the disk is full"
+
+
+@pytest.mark.parametrize("status, is_locked", [("running", True), ("failed", True), ("diverged", False)])
+def test_a_run_that_diverged_is_not_locked(tmp_path, monkeypatch, status, is_locked):
+    locked = []
+    monkeypatch.setattr(shared_run, "lock", lambda *_: locked.append(1))
+    begin(tmp_path, TrainConfig(), status=status, diverged_at_step=3)
+    with open_run(TrainConfig(), str(tmp_path), Workers(), "") as (_, contents):
+        assert contents["status"] == status and bool(locked) == is_locked and contents["final_row"] is None
 
 
 def test_divergence_is_recorded_before_any_worker_may_leave(tmp_path):
