@@ -3,6 +3,7 @@
 import contextlib
 from types import SimpleNamespace
 
+import keras
 import numpy as np
 import pytest
 
@@ -265,6 +266,17 @@ def test_images_are_of_the_shape_that_the_model_takes_or_lack_its_last_axis(shap
     given, refused = Examples(np.zeros(shape), np.zeros(3), None, 1), pytest.raises(ValueError, match=r"be \[m, 2, 1\]")
     with contextlib.nullcontext() if is_taken else refused:
         checks.check_examples(given, "mse", False, functional((None, 3)))
+
+
+def test_averages_that_one_channel_has_left_are_averages():
+    layers = [keras.layers.BatchNormalization(name=name) for name in ("fresh", "mean", "variance", "both")]
+    for layer in layers:
+        layer.build((None, 2))
+    layers[1].moving_mean.assign([0.0, 0.5])
+    layers[2].moving_variance.assign([1.0, 0.5])
+    layers[3].moving_mean.assign([0.5, 0.5])
+    model = SimpleNamespace(_flatten_layers=lambda: [keras.layers.ReLU(), *layers])
+    assert checks.without_averages(model) == ["fresh"]
 
 
 def test_of_as_many_labels_some_are_counted():
