@@ -9,7 +9,7 @@ from begun import begin
 from identity_matters import classifier, networks
 from identity_matters.classifier import load_classifier
 from identity_matters.config import ModelConfig, TrainConfig
-from identity_matters.model import standardize
+from identity_matters.model import standardize, taking_raw_images
 
 STANDARD = {"residual_initializer": "standard", "use_batch_norm": True}
 TINY = ModelConfig(image_shape=(12, 12, 3), stem_width=4, widths=(4, 8), blocks_per_stage=(1, 1), **STANDARD)
@@ -35,7 +35,10 @@ def test_a_network_of_a_file_takes_as_many_images_as_a_gigabyte_holds_and_nothin
     assert load_classifier(tmp_path).max_batch == 2**28 // (12 * 12 * 4)  # the stem's outputs
     monkeypatch.setattr(classifier, "_MAX_OUTPUTS", 100)
     assert load_classifier(tmp_path).max_batch == 1
+    load_classifier(taking_raw_images(networks.build(TINY)))
     assert not capfd.readouterr().err
+    load_classifier(networks.build(TINY))  # of this process, which may be of images that are standardised
+    assert "has no layer that scales images, so they are standardised for it" in capfd.readouterr().err
 
 
 def test_the_names_of_classes_are_those_of_the_run_s_config_json(tmp_path):

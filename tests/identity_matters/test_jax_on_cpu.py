@@ -1,5 +1,6 @@
 """Mixed precision under JAX on a CPU: what XLA must leave out, and what is refused where that came too late."""
 
+import contextlib
 import importlib.metadata
 import os
 import pathlib
@@ -70,8 +71,9 @@ def test_other_backends_keep_their_environment(under_jax, monkeypatch):
     assert "XLA_FLAGS" not in os.environ
 
 
-@pytest.mark.parametrize("factor", [np.nan, 1e36, 0.5])
+@pytest.mark.parametrize("factor", [np.nan, 1e36, 0.5, 1.11, 1.09])
 def test_mixed_precision_is_refused_where_the_compiler_gets_it_wrong(under_jax, monkeypatch, factor):
+    """By more than a tenth."""
     under_jax("0.13.1")
 
     def wrong(x, kernel):
@@ -79,7 +81,8 @@ def test_mixed_precision_is_refused_where_the_compiler_gets_it_wrong(under_jax, 
 
     monkeypatch.setattr(jax_on_cpu, "_two_layers", wrong)
     assert dtype_policy(ModelConfig()) == "float32"
-    with pytest.raises(UserError, match=rf"jaxlib 0.13.1 computes bfloat16 wrong on this CPU; put XLA_FLAGS={OFF} "):
+    words = rf"jaxlib 0.13.1 computes bfloat16 wrong on this CPU; put XLA_FLAGS={OFF} "
+    with contextlib.nullcontext() if factor == 1.09 else pytest.raises(UserError, match=words):
         dtype_policy(ModelConfig(mixed_precision=True))
 
 

@@ -129,6 +129,14 @@ def test_the_relu_search_looks_again_at_a_fortieth_of_its_trials_and_at_five_or_
     assert "'risk', 400, 10, [" in passed_on("relu_search", "--trials=400")
 
 
+def test_the_accuracy_of_a_spectrum_is_that_of_its_layers_too():
+    """The table below does not see it: other mocks are given the whole config."""
+    flags = "--order=8", "--num_vectors=2", "--tolerance=0.5", "--seed=9", "--per_layer", "--per_block"
+    calls, accuracy = passed_on("hessian_spectrum", *flags), "order=8, num_vectors=2, tolerance=0.5, seed=9, path="
+    for measured in ("spectrum(", "per_layer('layer', ", "per_layer('block', "):
+        assert f"Hessian().{measured}{accuracy}" in calls
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_each_flag_is_passed_on(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

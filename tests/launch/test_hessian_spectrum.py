@@ -13,11 +13,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from begun import edit
+from begun import begin, edit
 from launching import config_of, launched
 from loaded import npz_digest
 from scipy.sparse.linalg import LinearOperator, eigsh
 
+from identity_matters.config import DataConfig, TrainConfig
 from identity_matters.errors import UserError
 from identity_matters.model import standardize
 from identity_matters.runs.tables import read_rows
@@ -300,6 +301,10 @@ def test_a_step_without_checkpoint_is_refused_with_those_that_have_one(launch, t
         chosen = trained_run.SavedRun(pretrained="digits", at_step=step, data_dir="/d", npz="/n.npz")
         data = trained_run.read_config(chosen).data
         assert (data.dataset, data.data_dir, data.npz) == ("mnist_sample", "/d", "/n.npz")
+    begin(tmp_path / "of_npz", TrainConfig(data=DataConfig(npz="/own.npz", data_dir="/own")), status="done")
+    for given, expected in (({}, ("/own", "/own.npz")), ({"data_dir": "/d", "npz": "/n.npz"}, ("/d", "/n.npz"))):
+        data = trained_run.read_config(trained_run.SavedRun(str(tmp_path / "of_npz"), at_step=0, **given)).data
+        assert (data.data_dir, data.npz) == expected
     (checkpoint, *_) = sorted((tiny_run / "checkpoints").glob("*.npz"))
     shutil.copytree(tiny_run, tmp_path / "damaged")
     damaged = tmp_path / "damaged" / "checkpoints" / checkpoint.name

@@ -88,3 +88,9 @@ def test_the_deficiency_margin_is_the_least_singular_value_less_the_distance():
 def test_the_drift_of_balanced_layers_is_bounded_by_twice_the_rate_times_the_gain():
     assert balancedness.drift_bound(0.1, 3.0, 1.0) == pytest.approx(0.4)
     assert balancedness.drift_bound(0.1, 3.0, 3.0) == 0
+
+
+def test_the_product_of_one_layer_moves_against_its_gradient():
+    (A, R), Sigma = np.random.default_rng(0).standard_normal((2, 1, 3, 3)), np.diag([1.0, 2.0, 3.0])
+    found = balancedness.first_order_velocity(A, R[0], Sigma)
+    np.testing.assert_allclose(found, -2 * (A[0] - (R[0] - np.eye(3))) @ Sigma)
