@@ -215,7 +215,7 @@ def _with_share(config: DataConfig, known: DataConfig) -> DataConfig:
     share, of_run = config.test_share, known.test_share
     if of_run and not has_split and not share:
         is_own = os.path.realpath(config.images) == os.path.realpath(known.images)
-        share = of_run * is_own
+        share = of_run if is_own else share
         instead = f"; if the run was trained on it, give its --test_share={of_run:g} (test_share={of_run:g})"
         what = f"the run's test_share, {of_run:g}, is evaluated" if is_own else f"all of it is evaluated{instead}"
         note(f"{config.images}: there is no test/; {what}")
