@@ -23,6 +23,12 @@ def test_targets_have_the_signs_that_their_names_promise(d):
     np.testing.assert_allclose(np.sort(sizes), np.geomspace(0.4, 2, d))
 
 
+def test_random_starts_have_the_norms_that_they_promise():
+    noise, small = (target_map.start_layers(name, 4, 50, seed=1) for name in target_map.STARTS[1:])
+    np.testing.assert_allclose(np.linalg.norm(noise, 2, axis=(1, 2)), 0.2 / np.sqrt(4), rtol=0.1)
+    np.testing.assert_allclose(small + np.eye(50), noise, atol=1e-15)
+
+
 def test_from_zero_the_steps_are_those_of_the_recursion_and_below_the_promise():
     rows = rows_for(Job("positive definite", "zero", "descent", 4, 3))
     phi = np.linalg.eigvalsh(target_map.target_matrix("positive definite", 3, 0))
@@ -69,6 +75,7 @@ def test_an_indefinite_target_is_not_reached_from_zero(method):
 
 
 def test_every_promise_is_kept():
+    assert np.isnan(target_map._steps(1.0, 1e-3))  # a risk that does not shrink
     for job in (
         Job("positive definite", "identity plus noise", "descent", 4, 3),
         Job("singular", "zero", "descent", 2, 3),

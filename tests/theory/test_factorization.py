@@ -105,6 +105,7 @@ def test_a_bound_too_large_for_a_float_is_infinite():
     R = np.array([[1.0, 1e5], [0.0, 1.0]])  # ‖log R‖ = 1e5: e^{1e5} − 1. math.expm1 raises OverflowError.
     assert fz.norm_bound(R, 1, "principal") == math.inf
     assert fz.norm_bound(R, 10**6, "principal") == pytest.approx(math.expm1(0.1))
+    assert fz.norm_bound(np.diag([2.0, 0.5]), 4, "best") == pytest.approx(math.expm1(math.log(2) / 4))
     assert fz.norm_bound(np.eye(2), 4, "paper") == pytest.approx(math.pi)  # of fewer layers than the method needs
 
 

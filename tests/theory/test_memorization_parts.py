@@ -8,7 +8,7 @@ from refusals import refused
 from unit_points import unit_points
 
 from theory.memorization import blocks, construction, memorize, network
-from theory.memorization.first_layer import default_width
+from theory.memorization.first_layer import correlated_pairs, default_width, pair_failure_probability
 
 U_ROUND = 2.0**-24
 
@@ -198,3 +198,8 @@ def test_points_that_are_too_small_are_refused_and_whitening_knows_no_scale():
     for shifted in (x + 2, -x - 2, x - x.min()):  # the largest entry is of either sign, the least may be 0
         plain, large = (construction._whitener(scale * shifted) for scale in (1.0, 1e200))
         np.testing.assert_allclose(large, plain, rtol=1e-9)
+
+
+def test_half_of_all_pairs_have_an_obtuse_angle_and_one_unit_fails_with_the_angle_s_share():
+    assert correlated_pairs(5, 3, 0.0) == pytest.approx(5) and round(correlated_pairs(1000, 28)) == 1435
+    assert pair_failure_probability(0.0, 1) == pytest.approx(0.25)  # of a width of 1: P(t ≥ 1) of Cauchy's law

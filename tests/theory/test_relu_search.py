@@ -85,6 +85,8 @@ def test_a_planted_minimum_and_a_planted_saddle_are_distinguished(setting):
     w, x = networks.balance(w), problem.x
     result = classify(plant(w, x, 0.001), w, 0.5)
     assert result["category"] == "bad_local_minimum" and result["gradient_norm"] < 1e-11
+    ends = [classify(plant(w, x, strength), w, 0.5)["category"] for strength in (1e-9, 5e-11)]
+    assert ends == ["bad_local_minimum", "global_minimum"]  # f is about 1e-16 and 2e-19 of f(0)
     problem = plant(w, x, 1.0)
     result = classify(problem, w, 0.5)
     assert result["category"] == "saddle" and result["risk"] > 0.01
@@ -178,6 +180,12 @@ def test_a_cell_is_repeated_by_its_seed_and_changed_by_another(small_search):
     np.testing.assert_equal(same_points, points[20:40])
     other, other_points = search.measure(Setting(2, 2, 1, 40, 0.2), "risk", 20, 0, [2, 0])
     assert other_points[0]["risk"] != points[20]["risk"] and other["tenfold_tried"] == 0
+    rng, setting = np.random.default_rng([1, 0]), Setting(2, 2, 1, 40, 0.2)
+    teachers, starts = search.draw_weights(rng, 20, setting, 0.5), search.draw_weights(rng, 20, setting)
+    x = rng.standard_normal((20, 10 * 40, 2))
+    problem = Sample(x[:, :40], forward(teachers, x[:, :40]))
+    result = classify(problem, find_critical_points(problem, starts, "risk"), 0.2)
+    assert [point["risk"] for point in same_points] == pytest.approx(result["risk"])
 
 
 def test_every_trial_is_counted_once_and_the_rows_agree_with_the_points(small_search):

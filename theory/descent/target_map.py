@@ -89,7 +89,7 @@ def run_job(job: Job, seed: int = 0, speeds: tuple[float, ...] = SPEEDS, max_ste
     A = np.repeat(start_layers(job.start, job.num_layers, d, seed)[None], len(rates), axis=0)
     buffer, unit, active = np.zeros_like(A), float(np.square(np.eye(d) - R).sum()), np.arange(len(rates))
     status, steps = np.full(len(rates), "stalled", dtype=object), np.full(len(rates), max_steps)
-    excess, norm, least = np.full(len(rates), np.inf), np.zeros(len(rates)), np.full(len(rates), np.inf)
+    excess, norm, least = np.full_like(rates, np.inf), np.zeros_like(rates), np.full_like(rates, np.inf)
     with single_threaded_products():  # on busy cores threads make small matrices 10 times slower
         first = float(risk_and_gradient(A[:1], R)[1][0])
         for step in range(max_steps + 1):
