@@ -107,6 +107,7 @@ MISTAKES = [
     (lr.convergence_rate_bound, (np.diag([-1.0, 1.0]), 2, 0.5, 0.1), "Sigma must be positive semidefinite"),
     (first_layer.separation, (ENDLESS,), "x must be finite"),
     (from_zero.excess_floor, (-np.ones(2), 3, 0.5), "learning_rate must be at most 0.25 .*, got 0.5"),
+    (from_zero.excess_floor, (-np.ones(2), 3, 0.25 * (1 + 1e-8)), "learning_rate must be at most 0.25 "),
     (from_zero.excess_floor, (-np.ones(2), 1, 0.1), "num_layers must be at least 2, got 1"),
     (from_zero.asymmetric_start, (0, 2), "num_layers must be at least 1, got 0"),
     (from_zero.asymmetric_flow_bound, (EYE, -1.0), "time must be at least 0, got -1.0"),
@@ -135,6 +136,7 @@ MISTAKES = [
     (networks.forward, (np.zeros((1, 2, 3, 3)), X, ["tanh", "relu"]), r"activation must be one of .* got \['tanh',"),
     (rotations.rotation_roots, (2 * np.eye(2), 3), r"Q must be orthogonal \[2, 2\], got \[\["),
     (rotations.rotation_roots, (EYE, 3), "Q must be orthogonal"),
+    (rotations.rotation_roots, (0.9 * np.eye(2), 3), "Q must be orthogonal"),
     (rotations.rotation_roots, (np.array([[1.0, 1e-9], [0.0, 1.0]]), 3), "Q must be orthogonal"),
     (rotations.block_diagonalize, (SHEAR,), "U must be normal, but .* is [0-9].* of "),
     (rotations.block_diagonalize, (1e100 * SHEAR,), "U must be normal, but .* is [0-9].* of "),  # ‖U Uᵀ‖ overflows

@@ -28,6 +28,8 @@ def test_a_start_beyond_the_halving_norm_needs_no_steps():
     assert saddle_escape.predicted_steps("descent", 2, 1.0, 0.9, 0.1) == 0
     assert saddle_escape.least_steps("descent", start, orthogonal(), 0.1) == 0
     assert saddle_escape.steps_to_leave("descent", start, orthogonal(), 0.1, 5) == 0
+    problem = "descent", 0.29 * orthogonal()[None, None], orthogonal(), 0.01  # 1 % of what is left goes in a step
+    assert [saddle_escape.steps_to_leave(*problem, max_steps) for max_steps in (0, 1)] == [math.inf, 1]
 
 
 def test_the_reach_of_a_gap_of_one_direction_has_the_frobenius_norm_over_the_root_of_d():
