@@ -138,7 +138,7 @@ def smallest_counterexample(power: int, largest: int = 5) -> Counterexample | No
     zero = np.zeros((1, 1, 1))
     for R, Sigma in sorted(itertools.product(range(1, largest + 1), repeat=2), key=sum):
         problem = np.full((1, 1), R), np.full((1, 1), Sigma)
-        squared = float(np.square(gradient(zero, *problem)).sum())
+        squared = gradient(zero, *problem).item() ** 2
         claimed = 4 * Sigma**power * risk(zero, *problem)
         if squared < claimed * (1 - 1e-12):
             return Counterexample(R, Sigma, squared, claimed)

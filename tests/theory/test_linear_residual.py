@@ -88,4 +88,4 @@ def test_the_rate_of_a_descent_is_its_slowest_step_above_rounding():
     risks = np.array([1.0, 0.5, 0.45, 1e-19, 0.9e-19, 1e-21, 0.95e-21])
     assert lr.Descent(None, risks, None).rate == pytest.approx(0.9)
     assert lr.Descent(None, np.array([1.0, 1e-5, 1e-19, 0.99e-19]), None).rate == pytest.approx(0.99)
-    assert lr.Descent(None, np.array([1.0, 1e-5, 1e-21, 0.99e-21]), None).rate == pytest.approx(1e-5)
+    assert lr.Descent(None, np.array([1e4, 1e-1, 1e-17, 0.99e-17]), None).rate == pytest.approx(1e-5)

@@ -173,6 +173,7 @@ def test_a_block_names_the_point_that_has_no_threshold():
     with pytest.raises(blocks.NoThreshold) as raised:
         blocks.transform_block(shorter, shorter, others[:0], "common")
     assert raised.value.row == 2
+    assert blocks._plane(np.array([1.0001]), np.array([[1.0], [-1.0]])) is not None
     worst = np.array([[1.0, 0.0], [0.0, 1.0]])
     with pytest.raises(blocks.NoThreshold) as raised:  # 1 − 1.1 and 1 − 1.7: the second is worse
         blocks.transform_block(worst, worst, np.array([[1.1, 0.0], [0.0, 1.7]]), "row")

@@ -289,6 +289,9 @@ def test_the_categories_follow_their_tolerances():
     on_kink = Sample(x, forward(w, x))
     assert classify(on_kink, w, 0.5)["category"] == "global_minimum"  # comes before the kink
     assert classify(on_kink, 1.001 * w, 0.5)["category"] == "kink"
+    for size, expected in ((6e-7, "kink"), (4e-7, "not_converged")):  # a second unit, nothing below 5e-7
+        two = np.concatenate([1.001 * w, size * w / np.linalg.norm(w, axis=-1, keepdims=True)], axis=3)
+        assert classify(on_kink, two, 0.5)["category"] == expected
     off = Sample(on_kink.x, on_kink.y + 1e-3)
     assert np.isnan(classify(off, 1.001 * w, 0.5)["curvature"]).all()
 
