@@ -326,3 +326,4 @@ def test_smooth_units_have_the_slopes_that_they_say_and_gradients_are_difference
     found = smooth_units.gradients(w, x, y, name)
     assert found.risk == pytest.approx(risk(w))
     np.testing.assert_allclose(found.parameters, difference_gradient(risk, w), atol=1e-6)
+    assert smooth_units.functional_lower_bound(2, 0.0, 3.0) == 4 * 2 * 3  # layers that are the identity
