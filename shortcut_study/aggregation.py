@@ -133,8 +133,8 @@ class BestRate(NamedTuple):
     mean: float
     log_std: float
     losses: dict[int, float]
-    is_bound: bool
-    learned: bool
+    is_bound: bool = False
+    learned: bool = False
 
 
 def best_rates(rows: list[dict], loss: str) -> dict[int, BestRate]:
@@ -152,9 +152,9 @@ def _best_rate(depth: int, rows: list[dict], loss: str) -> BestRate:
         log_std = np.log10(losses).std(ddof=1) if len(losses) > 1 else 0.0
         by_seed = dict(zip((row["seed"] for row in rows_at_rate), losses))
         is_bound = any(row["learning_rate"] != rate for row in rows_at_rate)
-        candidates.append(BestRate(depth, rate, float(losses.mean()), log_std, by_seed, is_bound, True))
+        candidates.append(BestRate(depth, rate, float(losses.mean()), log_std, by_seed, is_bound))
     if not candidates:
-        return BestRate(depth, np.nan, np.inf, 0.0, {}, False, False)
+        return BestRate(depth, np.nan, np.inf, 0.0, {})
     final = [candidate.mean for candidate in candidates if not candidate.is_bound]
     learned = len(final) < 3 or max(final) > (1 + SAME_AT_ALL_RATES) * min(final)
     return min(candidates, key=lambda best: (best.mean, -best.rate))._replace(learned=learned)

@@ -36,10 +36,11 @@ class Backend:
     refusals: tuple[type[Exception], ...] = ()  # what operations raise for examples that they do not take
     num_devices = 1  # among which a batch is divided
     num_checked = 4  # examples of the first batch: enough to see a term that is missing
+    scales: np.ndarray  # of each output, in the loss: what the checks find
 
     def __init__(self, objective: Objective, gauss_newton: bool, precision: str, examples: Examples) -> None:
         self.objective, self.dtype, self.examples, self.precision = objective, objective.dtype, examples, precision
-        self._arguments, self.scales = (gauss_newton, precision, examples), np.ones(1)  # of each output, in the loss
+        self._arguments = gauss_newton, precision, examples
         self.on_batch: Callable = lambda: None
         product = self._gauss_newton_product if gauss_newton else self._hessian_product
         self.move_to(objective.model)
@@ -141,5 +142,4 @@ class Backend:
             return sum(scales[i] * part.total for i, part in enumerate(sums))
 
         outputs, pushed = self.jvp(outputs_of, (w,), (v,))
-        curved = self.second_derivative(loss_of, outputs, pushed)
-        return self.vjp(outputs_of, w)[1](curved)[0]
+        return self.vjp(outputs_of, w)[1](self.second_derivative(loss_of, outputs, pushed))[0]

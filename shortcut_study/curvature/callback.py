@@ -118,5 +118,4 @@ def eigenvalue_levels(quadrature: Quadrature, count: int = NUM_LEVELS) -> np.nda
     order = np.argsort(quadrature.nodes, axis=None)
     cumulative = np.cumsum(quadrature.weights.ravel()[order]) / len(quadrature.weights)
     levels = (np.arange(count) + 0.5) / count
-    at = np.minimum(np.searchsorted(cumulative, levels), len(order) - 1)
-    return quadrature.nodes.ravel()[order][at]
+    return quadrature.nodes.ravel()[order][np.searchsorted(cumulative, levels)]

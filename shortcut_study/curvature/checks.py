@@ -56,7 +56,8 @@ def check_examples(examples: Examples, loss: Any, is_default: bool, model: keras
     require_counts(1, batch_size=examples.batch_size)
     x, y, weights = (keras.tree.flatten(tree) if tree is not None else [] for tree in examples[:3])
     shapes = [np.shape(array) for array in (*x, *y, *weights)]
-    are_as_many = shapes[0][:1] > (0,) and all(shape[:1] == shapes[0][:1] for shape in shapes)
+    sizes = {shape[:1] for shape in shapes}
+    are_as_many = len(sizes) == 1 and not sizes & {(), (0,)}
     received = ", ".join(map(str, shapes))
     require(are_as_many, f"need one label per image, and at least one image, got shapes {received}")
     require(

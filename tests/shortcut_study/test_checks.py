@@ -1,6 +1,7 @@
 """The limits of what a Hessian is checked for, by backends in NumPy that are off by a little less and a little more."""
 
 import contextlib
+import re
 from types import SimpleNamespace
 
 import keras
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from shortcut_study.curvature import checks
+from shortcut_study.curvature.backend import Backend
 from shortcut_study.curvature.examples import Examples
 from shortcut_study.curvature.objective import Sum, _like
 
@@ -210,6 +212,7 @@ HALVES = [[0.5, 0.5, 0.0]]
         ((2.0, 2.0), 3.0, [[0.5, 0.5 + 1.1e-3]], True, None),
         ((2.0, 2.0), 3.0, [[0.5, 0.51, -0.01]], True, None),
         ((2.0, 2.0), 3.0 * (1 + 0.9e-3), HALVES, False, None),
+        ((-2.0, -2.0), -3.0 * (1 - 0.9995e-3), HALVES, False, None),  # of the larger of the two
         ((2.0, 2.0), 3.0 * (1 - 1.1e-3), HALVES, False, "the loss is 3 here and 2.9967 by Keras"),
         ((2.0, 2.0), 3.0 * (1 + 1.1e-3), HALVES, False, "the loss is 3 here and 3.0033 by Keras"),
         ((2e-3, 2e-3), 3e-3 + 0.9e-5, HALVES, False, None),  # of a loss below 0.01 a thousandth of that
@@ -243,7 +246,7 @@ MOST = np.iinfo(np.int32).max
         ([0, 0], None, [(None, 2)], None),
         ([0, 0], None, [(None, 1)], "at least two classes"),
         ([0, 0], None, [(None, 2, 2)], "at least two classes"),
-        ([0, 0], None, [(None, 3), (None, 1)], None),  # then each loss has its labels
+        ([0, 0], None, [(None, 1), (None, 3)], None),  # then each loss has its labels
         ([MOST, -MOST], "mse", [(None, 3)], None),
         ([MOST + 1, 0], "mse", [(None, 3)], "within int32, got 0–2147483648"),
         ([-MOST - 1, 0], "mse", [(None, 3)], "within int32, got -2147483648–0"),
@@ -259,6 +262,18 @@ def test_labels_are_classes_of_the_outputs_and_within_int32(y, loss, outputs, re
     is_default = getattr(loss, "name", "") != "" and not hasattr(loss, "ignore_class")
     with contextlib.nullcontext() if reason is None else pytest.raises(ValueError, match=reason):
         checks.check_examples(given, loss, is_default, functional(*outputs))
+
+
+def test_the_loss_itself_says_what_it_makes_of_labels_of_several_outputs():
+    given = Examples(np.zeros((2, 2, 1)), [np.array([5, 6]), np.zeros(2)], None, 1)
+    checks.check_examples(given, "sparse_categorical_crossentropy", False, functional((None, 3)))
+
+
+@pytest.mark.parametrize("shapes, is_taken", [([(1, 2, 1), (1,)], True), ([(2, 2, 1), (1,)], False), ([(), ()], False)])
+def test_there_is_one_label_per_image_and_one_image_at_least(shapes, is_taken):
+    message = re.escape(f"at least one image, got shapes {shapes[0]}, {shapes[1]}") + "$"
+    with contextlib.nullcontext() if is_taken else pytest.raises(ValueError, match=message):
+        checks.check_examples(Examples(*map(np.zeros, shapes), None, 1), "mse", False)
 
 
 @pytest.mark.parametrize("shape, is_taken", [((3, 2), True), ((3, 2, 1), True), ((3, 3, 1), False), ((3,), False)])
@@ -279,15 +294,51 @@ def test_averages_that_one_channel_has_left_are_averages():
     assert checks.without_averages(model) == ["fresh"]
 
 
-def test_of_as_many_labels_some_are_counted():
+SECOND = Sum(1.0, 4.0, 3.0, True)  # of two outputs; the first has Sum(1.0, 8.0, 0.5, True)
+
+
+@pytest.mark.parametrize(
+    "second, counts, scales, is_checked",
+    [
+        (SECOND, [7, 9], [0.5 / 12, 3 / 6], True),
+        (SECOND._replace(total=np.nan), [7, 9], [0.5 / 12, 3 / 6], False),
+        (SECOND._replace(by_shape=False), [7, 9], [0.5 / 7, 3 / 9], True),
+        (SECOND._replace(by_shape=False, count=0.0), [7, 9], [0.5 / 7, 3 / 9], False),
+        (SECOND._replace(by_shape=False), [7, 0], None, False),
+    ],
+)
+def test_the_loss_of_each_output_is_over_its_values_that_count(second, counts, scales, is_checked, monkeypatch):
     """Six examples in batches of four: where no value is left out their number follows from that of the four."""
-    backend, part = Quadratic(), Sum(1.0, 8.0, 0.5, True)
-    backend.counts = lambda: np.array([7.0])
-    for by_shape, expected in ((True, 0.5 / 12), (False, 0.5 / 7)):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(checks, "_check_objective", lambda *_: [part._replace(by_shape=by_shape)])
-            scales, rounding = checks.check(backend, False, True)
-        assert scales == pytest.approx([expected]) and rounding < 1e-12
+    backend = Quadratic()
+    backend.counts = lambda: np.array(counts)
+    monkeypatch.setattr(checks, "_check_objective", lambda *_: [Sum(1.0, 8.0, 0.5, True), second])
+    monkeypatch.setattr(checks, "_check_derivatives", lambda *given: given[2])
+    with contextlib.nullcontext() if scales else pytest.raises(ValueError, match="the loss ignores all labels"):
+        found, of_four = checks.check(backend, False, True)
+        np.testing.assert_allclose(found, scales)
+        np.testing.assert_allclose(of_four, [0.5 / 8, 3 / 4] if is_checked else np.nan)
+
+
+@pytest.mark.parametrize("count, asked", [(1, [1]), (2, [2, 1]), (4, [4, 3])])
+def test_the_loss_is_asked_of_one_example_less_too(count, asked):
+    backend, seen = Scripted((), 3.0, HALVES * count), []
+    backend.examples = Examples(np.zeros((count, 2)), np.zeros(count), None, count)
+    ignored = Sum(0.0, 0.0, 1.0, False)  # a second output, of labels that do not count
+    backend.objective.sums = lambda y, *_: seen.append(len(y)) or [Sum(2.0, 2.0, 3.0, True), ignored]
+    checks._check_objective(backend, False)
+    assert seen == 2 * asked
+
+
+@pytest.mark.parametrize("has_forward_mode", [True, False])
+def test_a_second_derivative_is_that_of_the_gradient_in_either_mode(has_forward_mode):
+    def jvp(function, at, v):
+        if not has_forward_mode:
+            raise NotImplementedError
+        return function(*at), function(*v)  # which is linear
+
+    linear = SimpleNamespace(grad=lambda _: MATRIX.__matmul__, jvp=jvp, vjp=lambda f, at: (f(at), lambda v: (f(v),)))
+    found = Backend.second_derivative(linear, None, WEIGHTS, WEIGHTS**2)
+    np.testing.assert_array_equal(found, MATRIX @ WEIGHTS**2)
 
 
 @pytest.mark.parametrize("shape, of", [((2,), (2, 3, 4)), ((2, 3), (2, 3, 4)), ((2, 3, 1), (2, 3)), ((2, 3), (2, 3))])

@@ -22,7 +22,7 @@ MISTAKES = {
     "depths must be numbers of at least 1, got ()": {"depths": ()},
     "multiples of shortcut_depth 2, got 5": {"depth": 5},
     "multiples of shortcut_depth 2, got 16 and (2, 3)": {"relu_depths": (2, 3)},
-    "conv_depths must be multiples of 6": {"conv_depths": (8,)},
+    "conv_depths must be multiples of 6": {"conv_depths": (6, 8)},
     "learning_rate must be positive, got -1": {"learning_rate": -1.0},
     "learning_rate must be a finite number, got nan": {"learning_rate": float("nan")},
     "num_runs must be at least 1, got 0": {"num_runs": 0},

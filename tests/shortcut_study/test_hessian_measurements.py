@@ -3,6 +3,7 @@
 import errno
 import itertools
 import re
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -14,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from identity_matters.runs.kept_products import KeptProducts
 from shortcut_study import curvature
-from shortcut_study.curvature import quadrature, report
+from shortcut_study.curvature import callback, quadrature, report
 from shortcut_study.curvature.callback import HessianCallback, eigenvalue_levels
 from shortcut_study.curvature.model_spectrum import parts
 from shortcut_study.curvature.quadrature import deflated_quadrature
@@ -389,9 +390,36 @@ def test_batch_normalisation_is_not_measured_before_it_has_averages():
 
 def test_levels_follow_the_weights():
     nodes, weights = np.array([[0.0, 1, 2], [0, 1, 3]]), np.array([[0.7, 0.2, 0.1], [0.5, 0.4, 0.1]])
-    levels = eigenvalue_levels(quadrature.Quadrature(nodes, weights, np.zeros((2, 3)), 0.0), 100)
+    levels = eigenvalue_levels(quadrature.Quadrature(nodes, weights, np.zeros((2, 3)), 0.0))
     values, counts = np.unique(levels, return_counts=True)
-    assert values.tolist() == [0, 1, 2, 3] and counts.tolist() == [60, 30, 5, 5]
+    assert values.tolist() == [0, 1, 2, 3] and counts.tolist() == [600, 300, 50, 50]
+
+
+@pytest.mark.parametrize("fresh", [[], ["batch normalisation"]])
+def test_the_hessian_is_measured_before_training_unless_averages_are_fresh_and_after_every_third_epoch(
+    fresh, monkeypatch
+):
+    measured, recorded = [], HessianCallback(X, CLASSES, every=3)
+    monkeypatch.setattr(callback, "without_averages", lambda _: fresh)
+    monkeypatch.setattr(recorded, "_measure", lambda epoch: measured.append(epoch) or callback.UNKNOWN)
+    recorded._is_measured = False
+    for epoch in range(4):
+        recorded.on_epoch_begin(epoch)
+        recorded.on_epoch_end(epoch)
+    assert measured == [0, 3][bool(fresh) :]
+
+
+@pytest.mark.parametrize("order, num_products", [(9, 6), (2, 4)])
+def test_the_callback_takes_as_many_products_a_vector_as_its_order_or_the_number_of_weights(order, num_products):
+    recorded, products = HessianCallback(X, CLASSES, order=order, num_vectors=2), []
+    recorded._hessian = SimpleNamespace(
+        move_to=lambda _: None,
+        shape=(3, 3),
+        dtype=float,
+        __matmul__=lambda v: products.append(v) or np.arange(1, 4) * v,
+    )
+    found = recorded._measure(7)
+    assert len(products) == num_products and (found["largest"] == pytest.approx(3)) is (order > 3)
 
 
 def nodes(values):

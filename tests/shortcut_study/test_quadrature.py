@@ -135,9 +135,11 @@ def test_the_percentile_s_range_is_where_a_tenth_may_and_must_have_been_passed()
         high = size if high is None and least >= 0.1 else high
     found = conditioning.summary(seen)
     assert found.p10_range[0] in (0.0, low) and found.p10_range[1] == (math.inf if high is None else high)
-    exact = conditioning.summary(seen._replace(error_bounds=np.full((1, 5), 2e-9)))
-    assert math.isfinite(exact.p10_range[1])
-    assert conditioning.summary(seen._replace(error_bounds=np.full((1, 5), 2.1e-9))).p10_range[1] == found.p10_range[1]
+    for bound, most in ((2e-9, 2.0), (2.1e-9, math.inf)):  # of two nodes no weight surely lies between
+        two = quad.Quadrature(np.array([[-1.0, 2.0]]), np.full((1, 2), 0.5), np.array([[2e-9, bound]]), 1e-9)
+        assert conditioning.summary(two).p10_range == (0.0, most)
+    tenth = quad.Quadrature(np.array([[-2.0, 1.0, 3.0]]), np.array([[0.0, 0.1, 0.9]]), np.ones((1, 3)), 1e-9)
+    assert conditioning.summary(tenth).p10_range == (0.0, 3.0)  # a tenth of it may be 0, and surely lies below 3
 
 
 @pytest.mark.parametrize("dim", [50, 1_000])
@@ -228,7 +230,9 @@ def test_the_largest_size_may_be_that_of_a_negative_node():
     assert spectrum(skewed).max_abs == pytest.approx(1e6, rel=1e-3)
 
 
-@pytest.mark.parametrize("low, high", [(-1.2, 0.45), (-0.15, 0.3), (-5.0, 5.0), (-np.inf, 0.2), (0.31, 0.39)])
+@pytest.mark.parametrize(
+    "low, high", [(-1.2, 0.45), (-0.15, 0.3), (-5.0, 5.0), (-np.inf, 0.2), (0.31, 0.39), (0.85, 1.15), (1.05, 1.2)]
+)
 def test_the_share_of_an_interval_is_known_but_for_the_nodes_at_its_ends(low, high):
     least, most = [], []
     for nodes, weights in zip(NODES, WEIGHTS):
@@ -239,12 +243,17 @@ def test_the_share_of_an_interval_is_known_but_for_the_nodes_at_its_ends(low, hi
         most.append(weights[max(first - 1, 0) : last + 2].sum())
     found = conditioning._shares(SEEN, low, high)
     np.testing.assert_allclose(found, [np.mean(least), np.mean(most)], atol=1e-12)
+    half = SEEN._replace(weights=WEIGHTS / 2, known=np.ones(1), known_bounds=np.full(1, 0.1))  # 1 is the other half
+    surely, possibly = low <= 0.9 and 1.1 <= high, low <= 1.1 and 0.9 <= high
+    np.testing.assert_allclose(conditioning._shares(half, low, high), (found + [surely, possibly]) / 2, atol=1e-12)
 
 
 def test_what_counts_as_0_is_not_surely_negative():
     nodes, weights = np.array([[-1.0, -1e-13, 1.0]]), np.array([[0.2, 0.5, 0.3]])
     found = conditioning.summary(quad.Quadrature(nodes, weights, np.zeros((1, 3)), 1e-12))
     assert found.index == pytest.approx(0.2) and found.index_range == pytest.approx((0, 1))
+    below = conditioning.summary(quad.Quadrature(np.array([[-1.0, -1.5e-12, 1.0]]), weights, 0 * nodes, 1e-12))
+    assert below.index_range[0] == pytest.approx(0.2)
     skewed = np.array([[-5.0, -1.0], [-1.003, -5.0]])  # by less than a thousandth of 5
     assert spectrum(skewed).max_abs == pytest.approx(6, rel=1e-3)
 
