@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from study_rows import TWO, row
 
+import launch
 from identity_matters import classifier, errors, evaluation, safe_loading, starting_weights
 from identity_matters.config import DataConfig, ModelConfig
 from identity_matters.data import arrays, folder, source, tfds, tfds_builder, tfds_files
@@ -247,6 +248,7 @@ def test_a_command_with_less_than_four_gigabytes_of_address_space_ends_at_once(g
     command = [sys.executable, "-c", code.format(int(gigabytes * 2**30))]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode == 0) == is_taken and ("ulimit -v 4194304 or more" in done.stderr) != is_taken
+    assert launch.MIN_ADDRESS_SPACE == 4 * 2**30
 
 
 @pytest.mark.parametrize("count, is_named", [(0, False), (1, True), (3, True), (4, False)])

@@ -213,6 +213,7 @@ HALVES = [[0.5, 0.5, 0.0]]
         ((2.0, 2.0), 3.0, [[0.5, 0.51, -0.01]], True, None),
         ((2.0, 2.0), 3.0 * (1 + 0.9e-3), HALVES, False, None),
         ((-2.0, -2.0), -3.0 * (1 - 0.9995e-3), HALVES, False, None),  # of the larger of the two
+        ((-2.0, -2.0), -3.0 * (1 + 1.0005e-3), HALVES, False, None),
         ((2.0, 2.0), 3.0 * (1 - 1.1e-3), HALVES, False, "the loss is 3 here and 2.9967 by Keras"),
         ((2.0, 2.0), 3.0 * (1 + 1.1e-3), HALVES, False, "the loss is 3 here and 3.0033 by Keras"),
         ((2e-3, 2e-3), 3e-3 + 0.9e-5, HALVES, False, None),  # of a loss below 0.01 a thousandth of that

@@ -7,6 +7,7 @@ import pathlib
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import hessian_cases
 import keras
@@ -323,12 +324,19 @@ def test_batches_may_have_sample_weights_and_several_inputs():
     np.testing.assert_array_equal(found.sample_weight, weights)
 
 
+@pytest.mark.parametrize("num_inputs", [1, 2])
+def test_a_list_is_one_array_where_a_model_has_one_input_or_output_and_several_where_it_has_two(num_inputs):
+    model = SimpleNamespace(inputs=[None] * num_inputs, outputs=[None] * (3 - num_inputs))
+    found = examples.gathered([X, X], [CLASSES, CLASSES], sample_weight=[X[:, 0], X[:, 0]], model=model)
+    assert [isinstance(of, list) for of in found[:3]] == [num_inputs == 2, *[num_inputs == 1] * 2]
+
+
 @pytest.mark.parametrize(
     "shape, expected",
-    [((500, 28, 28, 1), 250), ((500, 32, 32, 3), 125), ((10, 224, 224, 3), 2), ((7, 4), 7), ((300, 4), 150)],
+    [((500, 28, 28, 1), 250), ((500, 32, 32, 3), 125), ((10, 224, 224, 3), 2), ((7, 4), 7), ((300, 4), 150), ((), 1)],
 )
 def test_a_batch_size_is_chosen_by_the_size_of_the_examples(shape, expected):
-    assert examples.gathered(np.broadcast_to(np.float32(0), shape), np.zeros(shape[0])).batch_size == expected
+    assert examples.gathered(np.broadcast_to(np.float32(0), shape), np.zeros(shape[:1])).batch_size == expected
 
 
 def test_a_copy_in_another_type_is_the_same_network_or_is_refused():
