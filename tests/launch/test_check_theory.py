@@ -98,6 +98,16 @@ def test_checking_needs_no_tensorflow(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize(
+    "changes, drawn",
+    [({}, "ab"), ({"figures": False}, ""), ({"claim": "hm.lemma_2.4"}, ""), ({"draw": "b", "figures": False}, "b")],
+)
+def test_figures_are_drawn_where_all_claims_are_checked_or_where_they_are_named(changes, drawn, monkeypatch):
+    monkeypatch.setattr(check_theory, "_experiments", lambda _: {"a": None, "b": None})
+    monkeypatch.setattr(check_theory, "run", lambda experiment, *_: experiment.figure_data)
+    assert "".join(check_theory.main(check_theory.CheckConfig(**changes), "runs/theory")) == drawn
+
+
 SMALL = {
     "norms": lambda: linear.norms_against_layers(layers=(1, 5, 8)),
     "printed_construction": lambda: linear.printed_construction(num_gammas=10),

@@ -329,11 +329,21 @@ def test_a_list_is_one_array_where_a_model_has_one_input_or_output_and_several_w
     model = SimpleNamespace(inputs=[None] * num_inputs, outputs=[None] * (3 - num_inputs))
     found = examples.gathered([X, X], [CLASSES, CLASSES], sample_weight=[X[:, 0], X[:, 0]], model=model)
     assert [isinstance(of, list) for of in found[:3]] == [num_inputs == 2, *[num_inputs == 1] * 2]
+    with pytest.raises(ValueError, match="x, given with y,"):
+        examples.gathered([np.float32(1), X], CLASSES)
 
 
 @pytest.mark.parametrize(
     "shape, expected",
-    [((500, 28, 28, 1), 250), ((500, 32, 32, 3), 125), ((10, 224, 224, 3), 2), ((7, 4), 7), ((300, 4), 150), ((), 1)],
+    [
+        ((500, 28, 28, 1), 250),
+        ((500, 32, 32, 3), 125),
+        ((10, 224, 224, 3), 2),
+        ((7, 4), 7),
+        ((300, 4), 150),
+        ((3, 700, 700), 1),
+        ((), 1),
+    ],
 )
 def test_a_batch_size_is_chosen_by_the_size_of_the_examples(shape, expected):
     assert examples.gathered(np.broadcast_to(np.float32(0), shape), np.zeros(shape[:1])).batch_size == expected
