@@ -83,7 +83,7 @@ def test_one_claim_is_checked_alone_and_nothing_is_written_without_a_run_directo
     monkeypatch.chdir(tmp_path)
     code, out, err = launch("check_theory", "--claim=review.eq_6", "--trials=3")
     assert code == 0, err
-    assert "Σ = 2, R = 2" in out and "hm." not in out
+    assert "Σ = 2, R = 2" in out and "hm." not in out and out.count("printed proof:") == 1
     assert not list(tmp_path.iterdir())
 
 
@@ -96,6 +96,20 @@ def test_checking_needs_no_tensorflow(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_row_has_the_verdict_on_the_printed_proof_and_where_it_is_printed():
+    (row,) = check_theory._row("review.eq_6", check_theory.CheckConfig(trials=2))
+    claim = claims.CLAIMS["review.eq_6"]
+    assert (row["proof"], row["source"]) == (claim.proof, claim.source) != ("", "")
+
+
+def test_five_hundred_digits_are_memorised_and_each_figure_has_the_seed():
+    experiments = check_theory._experiments(3)
+    images, labels, num_classes = experiments["memorization"].args
+    assert images.shape == (500, 28 * 28) and images.max() == 1 and num_classes == 10
+    np.testing.assert_array_equal(labels, mnist_sample().train_labels[:500])
+    assert all(experiment.keywords == {"seed": 3} for experiment in experiments.values())
 
 
 @pytest.mark.parametrize(

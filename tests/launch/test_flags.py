@@ -8,6 +8,7 @@ from launching import LAUNCHERS, config_of, presets_of
 
 from identity_matters.errors import UserError
 from launch import config_flags
+from launch.check_theory import CheckConfig
 
 NUMBERS = ["0", "-1", "1", "3", "0.5", "1e3", "1e400", "-1e-300", "inf", "-inf", "nan", "4294967296", "9" * 25]
 WORDS = ["", " ", "true", "None", "paper", "$\\foo$", "a b", "ü", "\n", "x\nrm -rf y", "\x00", "--", ",", "1,,2"]
@@ -38,6 +39,19 @@ def test_flags_of_any_value_make_a_config_or_a_line(name, max_examples):
 def test_a_run_dir_that_cannot_be_printed_is_refused(launch, run_dir):
     code, _, err = launch("plot", f"--run_dir={run_dir}")
     assert code == 1 and err == f"error: --run_dir holds characters that cannot be printed: {run_dir!r}\n"
+
+
+def test_an_unknown_flag_is_answered_by_the_three_nearest():
+    values = absl.flags.FlagValues()
+    for name in ("size1", "size2", "size3", "size4"):
+        absl.flags.DEFINE_boolean(name, False, "", flag_values=values)
+    with pytest.raises(UserError, match="did you mean --size. or --size. or --size.[?]$"):
+        config_flags.parse(values, ["", "--size"])
+
+
+@pytest.mark.parametrize("names, has_flag", [("a", False), ("ab", True)])
+def test_several_presets_are_chosen_by_a_flag(names, has_flag):
+    assert ("preset" in config_flags.define(dict.fromkeys(names, CheckConfig()), has_run_dir=False)) is has_flag
 
 
 def test_a_leading_tilde_of_every_path_is_the_home_directory(monkeypatch):
