@@ -160,6 +160,7 @@ def test_the_help_is_as_wide_as_the_terminal_but_stays_readable(columns, width, 
     lines = config_flags.wrapped_entries(
         "manual", [("--flag=NUMBER", text), (long, text), (long[1:], text)]
     ).splitlines()
+    assert f"  {long}" in lines and " ".join(lines).count("ab") == 3 * 99
     assert lines[:3] == ["manual", "", "Flags:"] and max(map(len, lines)) == width - (width - 30 - 2) % 3
     assert [line[:30] for line in lines if line.startswith("  -")] == [
         f"{'  --flag=NUMBER':30}",

@@ -107,15 +107,17 @@ def test_it_prints_writes_draws_and_a_second_call_says_that_it_is_finished(squar
     assert capsys.readouterr().out == f"{squares} is already finished; its results:\n{first}"
 
 
-def test_the_seconds_are_those_of_the_last_call_that_computed_something(squares, monkeypatch):
-    times = iter([10.0, 13.5, 100.0, 200.0, 201.5])
+def test_the_seconds_are_those_of_the_last_call_that_computed_something(squares, monkeypatch, capsys):
+    times = iter([10.0, 13.54, 100.0, 200.0, 201.54])
     monkeypatch.setattr(experiment, "time", types.SimpleNamespace(monotonic=lambda: next(times)))
     main(SquaresConfig(), squares)
     assert contents(squares)["seconds"] == 3.5
     main(SquaresConfig(), squares)
     assert contents(squares)["seconds"] == 3.5
     os.remove(f"{squares}/cubes.csv")
+    capsys.readouterr()
     main(SquaresConfig(), squares)
+    assert "already finished" not in capsys.readouterr().out
     assert contents(squares)["seconds"] == 1.5
 
 
