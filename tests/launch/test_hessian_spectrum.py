@@ -1,5 +1,6 @@
 """launch.hessian_spectrum: what it prints, writes and refuses, and its eigenvalues against ARPACK's."""
 
+import contextlib
 import functools
 import json
 import os
@@ -384,6 +385,26 @@ def test_batches_are_normalised_by_their_own_moments_on_request(launch, tiny_run
     launch(*few(run_dir, tmp_path / "final", "--batch_moments"))
     assert code == 0 and read(tmp_path / "own")[1] != read(tmp_path / "averages")[1]
     np.testing.assert_equal(read(tmp_path / "own"), read(tmp_path / "final"))
+
+
+@pytest.mark.parametrize("flags, steps", [([], [3]), (["--with_start"], [3, 0]), (["--batch_moments"], [3])])
+def test_networks_of_the_step_and_of_the_start_have_averages_unless_batches_are_normalised_alone(
+    flags, steps, monkeypatch
+):
+    loaded, names, asked = [], [], []
+    for name, result in {"read_config": None, "first_examples": (0, 0, ""), "weights_digest": "digest"}.items():
+        monkeypatch.setattr(trained_run, name, lambda *_, result=result: result)
+    monkeypatch.setattr(trained_run, "require_same_weights", lambda _, *of: asked.append(of))
+    monkeypatch.setattr(trained_run, "load_model", lambda _, chosen, kept: (loaded.append(chosen.at_step), kept))
+    monkeypatch.setattr("shortcut_study.curvature.checks.without_averages", lambda _: names)
+    spectra = hessian_spectrum.Spectra(config_of("hessian_spectrum", "--saved_run=/r", "--at_step=3", *flags), "/run")
+    spectra.load(SimpleNamespace(file=str))
+    assert asked == [("digest", "/r")] and list(spectra.details.values()) == ["digest"]
+    names.append("stem_bn")
+    refused = pytest.raises(UserError, match="stem_bn has averaged no batches yet; add --batch_moments")
+    with contextlib.nullcontext() if "--batch_moments" in flags else refused:
+        spectra.load(SimpleNamespace(file=str))
+    assert loaded[: len(steps)] == steps and len(loaded) == (2 if "--batch_moments" in flags else len(steps) + 1)
 
 
 @pytest.mark.parametrize(

@@ -136,15 +136,34 @@ def test_the_steps_of_the_rest_are_planned_by_its_range_with_its_bounds(values, 
     """A step for each 0.13, a hundredth of the whole range, in fives, and no more than the order."""
     outer = lz.Ritz(np.array([-3.0, *values, 10]), np.full(4, 0.25), np.array([9, 0.02, 0.02, 9]), np.eye(4), 1e-12)
     assert quad._expected_steps(outer, np.array([True, False, False, True]), 15) == steps
+    assert quad._expected_steps(outer, np.ones(4, bool), 15) == 0
 
 
-def test_the_plan_is_the_most_at_first_and_the_number_of_products_in_the_end():
+@pytest.mark.parametrize("num_vectors, most, long", [(24, 60 * 5 + 20, 4), (1, 60 * 3, 1)])
+def test_the_plan_is_the_most_at_first_and_the_number_of_products_in_the_end(num_vectors, most, long):
     plans = []
-    *_, calls = found(on_plan=lambda total, is_final: plans.append((total, is_final)))
+    *_, calls = found(num_vectors=num_vectors, on_plan=lambda total, is_final: plans.append((total, is_final)))
     totals, finals = zip(*plans)
-    assert totals[0] == 60 * 5 + 20 and list(totals) == sorted(totals, reverse=True) and totals[-1] == len(calls)
-    assert finals == (False, False) + (True,) * 4
-    assert totals[1] < 200  # by the range of the rest, before its first product
+    assert totals[0] == most and list(totals) == sorted(totals, reverse=True) and totals[-1] == len(calls)
+    assert finals == (False, False) + (True,) * long
+    # By the range of the rest, in fives, before its first product.
+    assert totals[1] < 200 and (totals[1] - totals[-1]) % (5 * long) == 0
+
+
+def test_the_trace_is_exact_where_all_eigenvalues_but_the_outer_ones_are_equal():
+    values = np.append(np.full(497, 2.0), [-70.0, 50.0, 100.0])
+    quadrature, _, _ = found(values, order=20)
+    assert len(quadrature.probes) == 20
+    assert quad.mean_eigenvalue(quadrature) == pytest.approx((values.mean(), 0), rel=1e-12, abs=1e-12)
+    assert found(np.zeros(500), order=20)[0].nodes.shape[1] == 5  # where it is first looked at
+
+
+def test_the_rounding_of_a_quadrature_is_the_largest_of_its_iterations(default):
+    plain = quad.lanczos_quadrature(lambda v: VALUES * v, 2000, 5, 3)
+    by_vector = [lz.lanczos(lambda v: VALUES * v, 2000, 5, [0, vector]).rounding for vector in range(3)]
+    assert plain.rounding == max(by_vector) > min(by_vector)
+    outer = lz.lanczos(lambda v: VALUES * v, 2000, 60, [0, 0], stop=lz.converged(1, 1e-3))
+    assert default[0].rounding == outer.rounding
 
 
 def test_a_matrix_of_little_more_rows_than_the_order_has_all_its_eigenvalues_found():

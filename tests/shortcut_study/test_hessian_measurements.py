@@ -17,7 +17,7 @@ from identity_matters.runs.kept_products import KeptProducts
 from shortcut_study import curvature
 from shortcut_study.curvature import callback, quadrature, report
 from shortcut_study.curvature.callback import HessianCallback, eigenvalue_levels
-from shortcut_study.curvature.model_spectrum import parts
+from shortcut_study.curvature.model_spectrum import ModelSpectrum, PartSpectra, part_row, parts, positions
 from shortcut_study.curvature.quadrature import deflated_quadrature
 
 RNG = np.random.default_rng(0)
@@ -150,6 +150,9 @@ def test_layers_of_one_name_are_parts_of_their_own():
     model.layers[0].layers[1].kernel.trainable = False
     found = parts(model)
     assert [entries.tolist() for entries in found.values()] == [[0, 1, 2, 3], list(range(4, 24)), list(range(24, 39))]
+    for others in (model.layers[0].weights, model.trainable_variables[:1] * 2):  # one is frozen
+        with pytest.raises(ValueError, match="some of model.trainable_variables, each once"):
+            positions(model, others)
 
 
 def counting(calls, stop_at=None):
@@ -425,6 +428,23 @@ def test_the_callback_takes_as_many_products_a_vector_as_its_order_or_the_number
 def nodes(values):
     values = np.array([values, values], float)
     return quadrature.Quadrature(values, np.full(values.shape, 1 / values.shape[1]), np.zeros(values.shape), 1e-7)
+
+
+def test_spectra_of_a_matrix_and_of_its_parts_are_drawn_and_those_of_parts_are_a_table():
+    rows = np.arange(-4.0, 5) + np.array([[0.5], [0.3]])  # of means 0.5 and 0.3
+    spectrum = ModelSpectrum(quadrature.Quadrature(rows, 0 * rows + 1 / 9, 0 * rows, 1e-7), 10, np.empty((0, 10)))
+    assert (spectrum.largest, spectrum.smallest) == ((4.5, 0), (-3.7, 0))
+    assert spectrum.trace == pytest.approx((4, 12.7062), rel=1e-5)  # Student's t
+    lines = str(spectrum).splitlines()
+    assert [line.split()[0] for line in lines[1:5]] == ["4.5", "3.5", "2.5", "trace:"]
+    assert sum("trace:" in line for line in lines) == 1
+    assert [axes.get_title() for axes in spectrum.plot("as titled").axes] == ["as titled"]
+    by_part = PartSpectra([part_row(name, spectrum) for name in ("a", "b")])
+    assert len(by_part.plot().axes) == 2 and [line.split()[0] for line in str(by_part).splitlines()] == [
+        "part",
+        "a",
+        "b",
+    ]
 
 
 def test_the_report_leaves_out_what_is_not_resolved_and_prints_each_ritz_value_once():
