@@ -22,7 +22,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 from identity_matters.config import DataConfig, TrainConfig
 from identity_matters.errors import UserError
 from identity_matters.model import standardize
-from identity_matters.runs.tables import read_rows
+from identity_matters.runs.tables import read_rows, write_metrics
 from launch import hessian_spectrum, launcher, trained_run
 from launch.hessian_spectrum import SpectrumConfig
 from shortcut_study import curvature
@@ -405,6 +405,40 @@ def test_networks_of_the_step_and_of_the_start_have_averages_unless_batches_are_
     with contextlib.nullcontext() if "--batch_moments" in flags else refused:
         spectra.load(SimpleNamespace(file=str))
     assert loaded[: len(steps)] == steps and len(loaded) == (2 if "--batch_moments" in flags else len(steps) + 1)
+
+
+def test_a_job_measures_the_one_hessian_at_the_weights_asked_for_and_keeps_their_checkpoint(tmp_path, monkeypatch):
+    made, moved, said, checkpoint = [], [], [], tmp_path / "checkpoint"
+    hessian = SimpleNamespace(move_to=moved.append)
+    monkeypatch.setattr(curvature, "Hessian", lambda *given, **options: made.append((*given[:3], options)) or hessian)
+    flags = "--saved_run=/r", "--gauss_newton", "--batch_moments", "--batch_size=6", "--precision=default"
+    spectra = SimpleNamespace(
+        _config=config_of("hessian_spectrum", *flags), _run_dir=str(tmp_path), _images="x", _labels="y", _hessian=None,
+        _networks={"": ("end", ""), "start_": ("start", str(checkpoint))},
+    )  # fmt: skip
+    checkpoint.write_text("weights")
+    for prefix in ("", "start_", "start_"):
+        job = hessian_spectrum.Spectra._job(spectra, prefix, "label", lambda h: h.on_batch() or ["row"])
+        assert job.compute(said.append) == ["row"]
+        if prefix:
+            assert (tmp_path / "start_weights.npz").read_text() == "weights"
+            checkpoint.write_text("others")  # a run that goes on
+    options = {"gauss_newton": True, "training": True, "batch_size": 6, "precision": "default"}
+    assert made == [("end", "x", "y", options)] and moved == ["end", "start", "start"] and said == [0, 0, 0]
+
+
+def test_layers_and_blocks_are_printed_and_drawn_by_their_tables(tiny_spectrum, tmp_path):
+    part = {"part": "conv", "num_weights": 2} | dict.fromkeys(
+        ("largest", "largest_error_bound", "smallest", "smallest_error_bound", "trace", "trace_error"), 1.0
+    )
+    rows, density = read(tiny_spectrum)
+    assert [text.split()[0] for text in hessian_spectrum._texts([rows, density, [part]], 1, 1188)] == [
+        "largest",
+        "part",
+    ]
+    for name in ("layers", "start_blocks"):
+        write_metrics(str(tmp_path / f"{name}.csv"), [part])
+    assert set(hessian_spectrum.figures(str(tmp_path))) == {"layers", "start_blocks"}
 
 
 @pytest.mark.parametrize(
