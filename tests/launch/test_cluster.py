@@ -283,8 +283,12 @@ MISTAKES = {
     "workers there": ({"slurm": True, "num_workers": 6}, "--num_workers needs a job on this machine; another has"),
     "hours of a pod": ({"kubernetes": True, "image": "i", "volume_claim": "c", "hours": 1}, "--hours needs --slurm"),
     "servers without": ({"num_servers": 2}, "--num_servers needs --strategy=parameter_server"),
+    "submit there": (
+        {"kubernetes": True, "image": "i", "volume_claim": "c", "submit": True, "write": "x"}, "--submit needs --slurm"
+    ),
     "no image": ({"kubernetes": True, "volume_claim": "c"}, "--image"),
     "batch, here": ({"num_workers": 5}, "multiple of the number of devices, 5, got 32"),
+    "batch, CPUs there": ({"slurm": True, "nodes": 6}, "multiple of the number of devices, 6, got 32"),
     "batch, there": ({"slurm": True, "nodes": 6, "gpus_per_node": 8}, "multiple of the number of devices, 48, got 32"),
 }  # fmt: skip
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from begun import begin, edit
-from launching import config_of, launched
+from launching import config_of, launched, presets_of
 from loaded import npz_digest
 from scipy.sparse.linalg import LinearOperator, eigsh
 
@@ -473,3 +473,4 @@ def test_the_preset_of_a_gpu_measures_the_start_and_the_blocks_of_the_paper_s_ne
         "order": 30, "num_vectors": 4, "batch_size": 500, "with_start": True, "per_block": True, "precision": "default"
     }  # fmt: skip
     assert preset["examples"] == 500  # in one batch
+    assert list(presets_of("hessian_spectrum")) == ["", "gpu"]

@@ -184,6 +184,7 @@ def test_the_slurm_script_gives_up_when_slurm_itself_has_restarted_it_too_often(
 def manifest(run_dir=RUN_DIR, **changes) -> list[dict]:
     values = {"kubernetes": True, "image": "registry/image:1", "volume_claim": "claim", "gpus_per_node": 2, **changes}
     text = kubernetes.manifest(dataclasses.replace(PRESETS["mnist"], **values), run_dir, FLAGS)
+    assert text.count("containers:") == 1  # YAML would take the last of two
     return list(yaml.safe_load_all(text))
 
 
@@ -222,17 +223,20 @@ def test_the_manifest_gives_every_pod_the_cluster_and_its_index():
 
 @pytest.mark.parametrize("kubeflow", [False, True])
 def test_a_pod_has_its_resources_and_the_time_to_save_a_checkpoint(kubeflow):
-    job = manifest(kubeflow=kubeflow, cpus_per_node=16, memory_per_node=64)[-1]
+    place = {"image": "own:2", "volume_claim": "mine", "volume_path": "/volume"}
+    job = manifest("/volume/run", kubeflow=kubeflow, cpus_per_node=16, memory_per_node=64, **place)[-1]
     template = job["spec"]["tfReplicaSpecs"]["Worker"]["template"] if kubeflow else job["spec"]["template"]
-    limits = template["spec"]["containers"][0]["resources"]["limits"]
-    assert limits == {"cpu": "16", "memory": "64Gi", "nvidia.com/gpu": "2"}
+    (container,), (shared, _) = template["spec"]["containers"], template["spec"]["volumes"]
+    assert container["resources"]["limits"] == {"cpu": "16", "memory": "64Gi", "nvidia.com/gpu": "2"}
+    assert container["image"] == "own:2" and shared["persistentVolumeClaim"] == {"claimName": "mine"}
+    assert container["volumeMounts"][0] == {"name": shared["name"], "mountPath": "/volume"}
     assert template["spec"]["terminationGracePeriodSeconds"] == 120
 
 
 def test_a_tfjob_fits_kubeflows_model():
     from kubeflow import training
 
-    (job,) = manifest(kubeflow=True)
+    (job,) = manifest(kubeflow=True, nodes=4, max_restarts=5)
     client = training.ApiClient()
 
     class Response:
@@ -241,14 +245,15 @@ def test_a_tfjob_fits_kubeflows_model():
     parsed = client.deserialize(Response, "KubeflowOrgV1TFJob")
     assert client.sanitize_for_serialization(parsed) == job  # no field is unknown
     workers = job["spec"]["tfReplicaSpecs"]["Worker"]
-    assert (workers["replicas"], workers["restartPolicy"]) == (2, "OnFailure")
-    assert job["spec"]["runPolicy"]["backoffLimit"] == 6  # three restarts of each
+    assert (workers["replicas"], workers["restartPolicy"]) == (4, "OnFailure")
+    assert job["spec"]["runPolicy"]["backoffLimit"] == 20  # five restarts of each
     pod = workers["template"]["spec"]
     _, indexed = manifest()
     assert pod["volumes"] == indexed["spec"]["template"]["spec"]["volumes"]
     assert "env" not in pod["containers"][0] and pod["containers"][0]["command"] == COMMAND
     (container,) = parsed.spec.tf_replica_specs["Worker"].template.spec.containers
     assert container.name == "tensorflow" and container.ports[0].name == "tfjob-port"
+    assert container.ports[0].container_port == 2222  # as the operator takes it by default
 
 
 @pytest.mark.parametrize("run_dir", ["runs/1", "/shared", "/shared/../tmp", "/shared2/runs"])

@@ -123,7 +123,7 @@ def test_the_second_product_tells_how_long_all_take_and_the_bar_counts_what_a_fo
     for _ in range(2):
         with watched.Watched(Doubling(), tmp_path / "kept", True) as of:
             row = of.kept(lambda v: 2 * v, "row", 5)
-            assert [row(np.full(3, k)).tolist() for k in (1, 2)] == [[2] * 3, [4] * 3]
+            assert [row(np.full(3, k)).tolist() for k in (0.5, 1.5)] == [[1] * 3, [3] * 3]
     assert of._bar.n == 10  # the first is computed again, to compare
 
 
@@ -368,11 +368,11 @@ def test_the_callback_records_the_hessian_of_each_measured_epoch(tmp_path):
 @pytest.mark.slow
 def test_the_callback_takes_the_compiled_loss_a_data_set_and_options_and_fit_ends_with_the_same_bits(tmp_path):
     ends = []
-    for watched in (False, True):
+    for is_watched in (False, True):
         model = two_layers(keras.layers.Dropout(0.5, seed=1))
         model.compile("adam", "mse")
         data = tf.data.Dataset.from_tensor_slices((X, TARGETS)).batch(5)
-        callbacks = [HessianCallback(data, order=43, gauss_newton=True)] if watched else []
+        callbacks = [HessianCallback(data, order=43, gauss_newton=True)] if is_watched else []
         expected = np.linalg.eigvalsh(curvature.Hessian(model, X, TARGETS, gauss_newton=True) @ np.eye(43))[-1]
         model.fit(data, epochs=1, verbose=0, callbacks=callbacks)
         ends.append(model.get_weights())
