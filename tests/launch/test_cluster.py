@@ -43,9 +43,11 @@ def test_each_line_of_the_log_has_its_workers_number(tmp_path):
         ]
 
 
-def test_every_worker_gets_the_same_cluster_and_its_rank(tmp_path):
-    _, lines = job(tmp_path, "print(os.environ['TF_CONFIG'])", 3)
-    configs = [json.loads(line[4:]) for line in sorted(lines)]
+def test_every_worker_gets_the_same_cluster_and_its_rank(tmp_path, monkeypatch):
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    _, lines = job(tmp_path, "print(os.environ['TF_CONFIG'], os.environ['PYTHONUNBUFFERED'])", 3)
+    assert {line[-2:] for line in lines} == {" 1"}
+    configs = [json.loads(line[4:-2]) for line in sorted(lines)]
     assert [config["task"] for config in configs] == [{"type": "worker", "index": rank} for rank in range(3)]
     (addresses,) = {tuple(config["cluster"]["worker"]) for config in configs}
     assert len(set(addresses)) == 3 and all(re.fullmatch(r"127\.0\.0\.1:\d+", address) for address in addresses)
@@ -55,8 +57,12 @@ def test_every_worker_gets_the_same_cluster_and_its_rank(tmp_path):
     "cores, shares",
     [([0, 1], [[0], [1]]), ([2, 3, 5, 7, 11], [[2, 3], [5, 7, 11]]), ([4], [[], []]), ([], [[], []])],
 )
-def test_workers_share_the_cores(cores, shares):
+def test_workers_share_the_cores(cores, shares, monkeypatch):
     assert [local.share(cores, index, 2) for index in range(2)] == shares
+    monkeypatch.setattr(os, "sched_getaffinity", {0: set(cores)}.get, raising=False)  # of this process
+    pair = object.__new__(local._Job)
+    pair._counts, pair.log = {"worker": 2}, None
+    assert [pair._devices("worker", index)[0] for index in range(2)] == shares
 
 
 GPUS = {  # what is visible, each worker's, what is said

@@ -88,6 +88,15 @@ def test_images_that_span_too_few_dimensions_are_refused_with_their_number(rank)
     assert f"only {rank} dimensions" in refused(whitened_components, images, np.arange(20) % 3, num_classes=3)
 
 
+def test_a_direction_counts_down_to_a_millionth_of_the_largest():
+    images = np.random.default_rng(0).standard_normal((20, 3)) * [1, 1e-4, 1e-4]  # as standard deviations
+    x, _ = whitened_components(images, np.arange(20) % 3, num_classes=3)
+    np.testing.assert_allclose(x.T @ x / 20, np.eye(3), atol=1e-6)
+    for scales in ([1, 1, 1e-4], [1, 1]):
+        message = refused(whitened_components, images[:, : len(scales)] * scales, np.arange(20) % 3, num_classes=3)
+        assert "span only 2 dimensions, there are 3 classes" in message
+
+
 def test_inputs_have_the_scale_that_is_asked_for_and_their_mean_where_it_is_kept(digits):
     x, _ = whitened_components(*digits, num_classes=10, scale=0.316)
     np.testing.assert_allclose(x.T @ x / 300, 0.316**2 * np.eye(10), atol=1e-11)
