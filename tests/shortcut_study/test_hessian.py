@@ -173,6 +173,8 @@ NO_HESSIANS = {
 def test_what_is_no_symmetric_matrix_has_no_spectrum(matrix, named):
     assert re.search(f"^hessian .*{named}", refused(spectrum, np.array(matrix)))
     assert spectrum([[1, 2], [2 + 1e-6, 1]]).index == 0.5  # asymmetric by the rounding of float32
+    for share, up_to_zero in ((0.99, 0.4), (1.01, 0.2)):  # of P · ε · max |λ|
+        assert spectrum(np.diag([-8, 1, 2, 3, share * 5 * 2.0**-52 * 8])).index_range == (0.2, up_to_zero)
     for size in (1e-3, 1e3):  # of which a thousandth is let pass
         assert spectrum(size * np.array([[1, 2], [2 - 1.9e-3, 1]])).index == 0.5
         with pytest.raises(ValueError, match="is not symmetric"):
