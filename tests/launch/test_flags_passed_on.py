@@ -155,6 +155,21 @@ def test_each_flag_is_passed_on(name, tmp_path, monkeypatch):
         assert passed_on(name, *others, text) != usual, flag
 
 
+def test_blocks_are_left_out_only_if_they_are_to_be():
+    for flag, is_given in (("--ablate", True), ("--noablate", False)):
+        assert f"Measurement('a network', array([0.]), array([0.]), {is_given})" in passed_on("near_identity", flag)
+
+
+def test_exported_networks_take_standardised_images_and_have_no_checkpoint_to_keep(monkeypatch):
+    monkeypatch.setattr("identity_matters.pretrained.load", lambda *given, **options: (*given, options))
+    monkeypatch.setattr(trained_run, "_exported", lambda config, path: path)
+    for chosen, network in (
+        ({"pretrained": "d"}, ("d", {"standardized": False})),
+        ({"saved_run": "/r"}, "/r/model.keras"),
+    ):
+        assert trained_run.load_model(TrainConfig(), trained_run.SavedRun(**chosen)) == (network, "")
+
+
 def test_an_evaluation_shows_its_bar():
     assert "progress=True" in passed_on("evaluate", *GIVEN["evaluate"])
 

@@ -292,6 +292,9 @@ def test_launch_cluster_prints_a_manifest_or_writes_it_and_says_what_comes_next(
     path = str(tmp_path / "job.yaml")
     assert cluster.main(dataclasses.replace(config, write=path), "/shared/run") == 0
     assert capsys.readouterr().out == f"written: {path}\nnext:\n  kubectl apply -f {path}\n"
+    script = str(tmp_path / "job.sbatch")
+    assert cluster.main(dataclasses.replace(PRESETS["mnist"], slurm=True, write=script), "run") == 0
+    assert capsys.readouterr().out == f"written: {script}\nnext:\n  sbatch {script}\n"
     assert [document["kind"] for document in yaml.safe_load_all((tmp_path / "job.yaml").read_text())][1] == "Job"
 
 

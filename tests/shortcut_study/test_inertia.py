@@ -82,7 +82,18 @@ def test_one_weight_is_counted_and_numbers_that_are_not_finite_are_refused():
     one, moment = np.ones((1, 1, 1, 1)), np.ones((1, 1))
     for size in np.linspace(1, 2, 9):
         assert spectrum_by_counting(one, size * moment, moment).max_abs == pytest.approx(size, rel=0.51e-4)
+    assert eigenvalues_below(*stages_of_units(one, moment, moment, True), 1.0)[0] == 0  # but one that is as large
+    two = np.reshape([0.5, 1.0], (2, 1, 1, 1))
+    counted = spectrum_by_counting(two, moment, 0.3 * moment, tolerance=1e-8)
+    assert counted.p10_abs == pytest.approx(spectrum(hessian_from_moments(two, moment, 0.3 * moment)).p10_abs)
     assert "weights must be finite" in refused(spectrum_by_counting, np.nan * one, moment, moment)
+
+
+@pytest.mark.parametrize("share, up_to_zero", [(1.1e-9, 0), (0.9e-9, 0.5)])
+def test_a_billionth_of_the_largest_eigenvalue_counts_as_0(share, up_to_zero):
+    """Of one layer's Hessian, Sxx ⊗ I."""
+    counted = spectrum_by_counting(np.ones((1, 1, 2, 2)), np.diag([1, share]), np.zeros((2, 2)))
+    assert counted.index_range == (0, up_to_zero)
 
 
 def test_a_percentile_between_a_zero_and_another_size_is_not_infinite():
@@ -101,7 +112,7 @@ def ill_conditioned(num_cases=6):
     rng = np.random.default_rng(0)
     for seed in range(num_cases):
         network = ShortcutNetwork(D, int(rng.integers(5, 11)), 1 + seed % 3)
-        weights, pair = network.initialize("orthogonal", seed), moments(*rng.standard_normal((2, 50, D)))
+        weights, pair = network.initialize("orthogonal", seed), moments(*1e-3 * rng.standard_normal((2, 50, D)))
         eigenvalues = np.linalg.eigvalsh(hessian_from_moments(weights, *pair))
         top, stages = np.abs(eigenvalues).max(), stages_of_units(weights, *pair, True)
         for shift in top * 10 ** rng.uniform(-9, -7, 8) * rng.choice([-1, 1], 8):
