@@ -224,11 +224,13 @@ def test_a_folder_of_somebody_is_refused_and_left_as_it_was(tmp_path):
 def test_workers_on_this_machine_train_with_the_flags_of_the_config_and_no_keras_optimizer(tmp_path, monkeypatch):
     monkeypatch.setattr(local, "run_job", lambda *given: given)
     config, run_dir = config_of("cluster", "--num_workers=4", "--seed=5", "--max_restarts=7"), str(tmp_path / "run")
-    command, *rest = cluster.main(config, run_dir)
+    (command, *rest), again = (cluster.main(config, run_dir) for _ in range(2))  # where the directory is, too
+    assert list(again) == [command, *rest]
     assert command[1:4] == ["-m", "launch.train", f"--run_dir={run_dir}"] and rest == [
         {"worker": 4}, 7, f"{run_dir}/workers.log"
     ]  # fmt: skip
     assert command[4:] == config_flags.flags_of(config.train, TRAIN_PRESETS)
+    assert "decay_factor" in cluster.cli.keywords["without_effect"](config_of("cluster", "--schedule=cosine"))
     given = SimpleNamespace(train=SimpleNamespace(keras_optimizer="adam"))
     assert "workers cannot be given a Keras optimiser, got 'adam'" in refused(cluster.main, given, run_dir)
 

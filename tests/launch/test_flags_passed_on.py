@@ -12,12 +12,13 @@ from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
+from begun import begin
 from launching import config_of
 
 from identity_matters import networks
 from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.errors import UserError
-from launch import config_flags, trained_run
+from launch import config_flags, descent_map, trained_run
 
 EXAMPLES = {
     "launch.trained_run.read_config": "the config",
@@ -168,6 +169,30 @@ def test_exported_networks_take_standardised_images_and_have_no_checkpoint_to_ke
         ({"saved_run": "/r"}, "/r/model.keras"),
     ):
         assert trained_run.load_model(TrainConfig(), trained_run.SavedRun(**chosen)) == (network, "")
+
+
+def test_the_start_of_a_run_takes_the_weights_that_it_began_with_and_needs_no_export(tmp_path, monkeypatch, capsys):
+    begin(tmp_path, TrainConfig(init_from="digits"))
+    chosen = trained_run.SavedRun(str(tmp_path), at_step=0)
+    monkeypatch.setattr(networks, "build", lambda *_: "network")
+    monkeypatch.setattr("identity_matters.starting_weights.take_weights", lambda *given: f"{given[:2]} taken")
+    assert trained_run.load_model(trained_run.read_config(chosen), chosen) == ("network", "")
+    assert "note: ('network', 'digits') taken\n" in capsys.readouterr().err
+
+
+def test_the_label_of_a_cell_of_the_map_is_its_key(monkeypatch):
+    monkeypatch.setattr(descent_map, "run", lambda experiment, *_: experiment.tables["results.csv"][0])
+    job = descent_map.main(descent_map.MapConfig())
+    assert job.label == ", ".join(map(str, job.key.values()))
+
+
+@pytest.mark.parametrize("is_raw", [False, True])
+def test_the_network_of_a_run_is_exported_as_trained_or_built_anew_where_it_takes_raw_images(is_raw, monkeypatch):
+    exported, built = SimpleNamespace(get_weights=lambda: "weights"), SimpleNamespace(set_weights=lambda _: None)
+    monkeypatch.setattr("identity_matters.safe_loading.load_network", lambda path: exported)
+    monkeypatch.setattr("identity_matters.model.takes_raw_images", lambda network: is_raw)
+    monkeypatch.setattr(networks, "build", lambda *_: built)
+    assert trained_run._exported(TrainConfig(), "model.keras") is (built if is_raw else exported)
 
 
 def test_an_evaluation_shows_its_bar():

@@ -99,6 +99,12 @@ def test_without_the_errors(launch, tiny_run, tmp_path):
     assert not (tmp_path / "blocks" / "removed.csv").exists() and " – " in out
 
 
+def test_each_norm_has_a_column():
+    numbers = "ratio lipschitz norm_1 norm_2 cosine active dead error_without error_swapped".split()
+    head, row = near_identity.table([{"block": "a"} | dict.fromkeys(numbers, 0.5)]).splitlines()
+    assert head.split()[2:5] == ["bound", "‖C1‖", "‖C2‖"] and len(row.split()) == 10
+
+
 def test_two_networks_in_one_figure(launch, tiny_blocks, tmp_path):
     for name in "ab":
         shutil.copytree(tiny_blocks[0], tmp_path / name)
@@ -109,7 +115,8 @@ def test_two_networks_in_one_figure(launch, tiny_blocks, tmp_path):
 @pytest.mark.parametrize("flags, duration", [([], "24 seconds"), (["--noablate"], "32 seconds")])
 def test_the_first_of_eight_blocks_says_how_long_all_take_and_seven_are_left_out(flags, duration, monkeypatch, capsys):
     """A block takes 4 seconds. Errors without blocks are of ever fewer, three quarters of the first's on average."""
-    names, tables, clock = [f"b{k}" for k in range(8)], {}, itertools.count(100, 4)
+    names, tables = [f"b{k}" for k in range(8)], {}
+    clock = itertools.chain([100, 104], itertools.count(200, 9))  # asked before each block, and after the first
     images, blocks = np.zeros(5), [SimpleNamespace(name=name) for name in names]
     measurement = MagicMock(return_value=SimpleNamespace(blocks=blocks, row=int))
     for place, value in {

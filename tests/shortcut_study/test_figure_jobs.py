@@ -1,9 +1,12 @@
 """The jobs of every figure: their rows, recomputed in another way; depth helps where it should."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from refusals import refused
 
+from shortcut_study import jobs
 from shortcut_study.aggregation import best_rates
 from shortcut_study.architectures import ARCHITECTURES, ONE, ORTHOGONAL, THREE, TWO, XAVIER, Architecture
 from shortcut_study.config import StudyConfig, learning_rates
@@ -24,6 +27,15 @@ def data():
     rng = np.random.default_rng(0)
     x = rng.standard_normal((M, D))
     return StudyData(x, 0.5 * x @ rng.standard_normal((D, D)) + 0.1 * rng.standard_normal((M, D)))
+
+
+def test_a_row_has_the_name_of_its_job_and_its_seconds(monkeypatch):
+    clock = iter([10.0, 12.5])
+    monkeypatch.setattr(jobs, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    job = jobs.study_job({"experiment": "initial_spectrum", "depth": 6}, lambda _: [{"loss": 2.0}])
+    (row,) = job.compute(None)
+    assert job.label == row["job"] == "initial spectrum: no shortcuts, depth 6"
+    assert (row["loss"], row["seconds"], row["depth"], row["norm"]) == (2.0, 2.5, 6, "")
 
 
 def config(**changes):
