@@ -49,6 +49,10 @@ def test_an_unknown_flag_is_answered_by_the_three_nearest():
         config_flags.parse(values, ["", "--size"])
 
 
+def test_help_has_each_flag_once(launch):
+    assert launch("check_theory", "--help")[1].count("\n  --trials=") == 1
+
+
 @pytest.mark.parametrize("names, has_flag", [("a", False), ("ab", True)])
 def test_several_presets_are_chosen_by_a_flag(names, has_flag):
     presets = dict.fromkeys(names, CheckConfig())

@@ -184,6 +184,19 @@ def test_the_label_of_a_cell_of_the_map_is_its_key(monkeypatch):
     monkeypatch.setattr(descent_map, "run", lambda experiment, *_: experiment.tables["results.csv"][0])
     job = descent_map.main(descent_map.MapConfig())
     assert job.label == ", ".join(map(str, job.key.values()))
+    rows = [{"status": "lost", "excess": excess} for excess in (0.5, 0.25, 0.75)]
+    assert descent_map._line(job, rows).endswith(": not reached; lowest excess risk 25.0% of f(0)")
+
+
+@pytest.mark.parametrize("image_size, are_resized", [(0, False), (1, True)])
+def test_the_first_examples_are_named_with_whether_they_are_resized(image_size, are_resized, monkeypatch):
+    source = SimpleNamespace(num=lambda split: 5, read=lambda split, at: (np.zeros((len(at), 4, 4, 1), np.uint8), at))
+    monkeypatch.setattr(trained_run, "open_source", lambda data: source)
+    monkeypatch.setattr(trained_run, "examples_summary", lambda *_, are_resized: are_resized)
+    config = SimpleNamespace(data=SimpleNamespace(image_size=image_size))
+    for count, num in ((3, 3), (9, 5)):
+        images, labels, name = trained_run.first_examples(config, count)
+        assert (len(images), labels.tolist(), name) == (num, list(range(num)), are_resized)
 
 
 @pytest.mark.parametrize("is_raw", [False, True])

@@ -131,9 +131,10 @@ def compared(monkeypatch, first, beside, names="", level=""):
     """The axes and the words of the legend of launch.plot --run_dir=FIRST --beside=BESIDE."""
     saved = {}
     monkeypatch.setattr(figures, "save_figures", lambda draw, *rest: saved.update(draw(), rest=rest) or ["path"])
-    plot.main(plot.PlotConfig("", "pdf", "paper", str(beside), names, level), str(first))
+    plot.main(plot.PlotConfig("as titled", "pdf", "paper", str(beside), names, level), str(first))
     assert saved.pop("rest") == (str(first), "pdf", "paper")
     ((axes,),) = (figure.axes for figure in saved.values())
+    assert axes.get_title() == "as titled"
     return axes, [text.get_text() for text in axes.get_legend().texts]
 
 
@@ -225,6 +226,7 @@ def test_errors_on_held_out_images_are_called_so_beside_test_errors(tmp_path, mo
     assert labels[:2] == ["first (50.00% test error at the end)", "second (25.00% held-out error at the end)"]
     for path, split in ((first, "test"), (second, "held-out")):
         (axes,) = train.figures(str(path))["convergence"].axes
+        assert all((np.diff(line.get_xdata()) > 0).all() for line in axes.lines)
         assert [text.get_text().split(" (")[0] for text in axes.get_legend().texts] == ["train error", f"{split} error"]
 
 

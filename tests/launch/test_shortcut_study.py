@@ -1,11 +1,13 @@
 """launch.shortcut_study: every figure end to end, resumption, TensorBoard, and one line where something is wrong."""
 
+import dataclasses
 import json
 import os
 import shutil
 
 import numpy as np
 import pytest
+from begun import begin
 from boards import metrics_and_sessions, tensorboard
 from launching import launched
 from study_rows import PAPER
@@ -14,6 +16,7 @@ from tiny_studies import FLAGS, load_three_digits, run_study
 from identity_matters.runs.tables import read_rows, write_metrics
 from launch import launcher, shortcut_study
 from shortcut_study import dataset
+from shortcut_study.config import PRESETS
 from shortcut_study.figures import convolutional, figure_3, figure_5, figure_6, figure_8, figure_9, figure_10
 from shortcut_study.figures.all_figures import FIGURES
 from shortcut_study.report import seconds_by_experiment
@@ -217,6 +220,14 @@ def test_plot_redraws_the_figures_of_a_study_from_its_csv_file_alone(launch, tin
     assert (code, out) == (0, f"{tmp_path}/figure_5.png\n"), err
     assert (tmp_path / "figure_5.png").read_bytes() == (tiny_study / "figure_5.png").read_bytes()
     assert sorted(os.listdir(tmp_path)) == ["config.json", "figure_5.png", "results.csv"]
+
+
+@pytest.mark.parametrize(
+    "examples, details, are_small", [(0, {}, False), (300, {}, True), (0, {"num_examples": 300}, True)]
+)
+def test_a_study_of_few_examples_is_of_smoke_size(examples, details, are_small, tmp_path):
+    begin(tmp_path, dataclasses.replace(PRESETS["paper"], examples=examples), "shortcut_study", **details)
+    assert shortcut_study.smoke_size(str(tmp_path)) == list(FIGURES) * are_small
 
 
 def test_a_table_of_another_kind_is_no_study(tmp_path):

@@ -88,6 +88,12 @@ def test_images_that_span_too_few_dimensions_are_refused_with_their_number(rank)
     assert f"only {rank} dimensions" in refused(whitened_components, images, np.arange(20) % 3, num_classes=3)
 
 
+@pytest.mark.parametrize("x, y", [((5, 3), (4, 3)), ((5, 2), (5, 2)), ((5,), (5,)), ((0, 3), (0, 3))])
+def test_examples_are_as_wide_as_the_network_as_many_as_targets_and_not_none(x, y):
+    message = refused(ShortcutNetwork(3, 1, 1).examples, np.ones(x), np.ones(y))
+    assert message == f"x and y must both be [m, 3], got shapes {x} and {y}"
+
+
 def test_a_direction_counts_down_to_a_millionth_of_the_largest():
     images = np.random.default_rng(0).standard_normal((20, 3)) * [1, 1e-4, 1e-4]  # as standard deviations
     x, _ = whitened_components(images, np.arange(20) % 3, num_classes=3)
