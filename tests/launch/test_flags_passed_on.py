@@ -16,7 +16,7 @@ from begun import begin
 from launching import config_of
 
 from identity_matters import networks
-from identity_matters.config import ModelConfig, TrainConfig
+from identity_matters.config import DataConfig, ModelConfig, TrainConfig
 from identity_matters.errors import UserError
 from launch import config_flags, descent_map, trained_run
 
@@ -172,12 +172,15 @@ def test_exported_networks_take_standardised_images_and_have_no_checkpoint_to_ke
 
 
 def test_the_start_of_a_run_takes_the_weights_that_it_began_with_and_needs_no_export(tmp_path, monkeypatch, capsys):
-    begin(tmp_path, TrainConfig(init_from="digits"))
+    config, said = TrainConfig(init_from="digits", data=DataConfig("mnist_sample")), []
+    begin(tmp_path, config)
     chosen = trained_run.SavedRun(str(tmp_path), at_step=0)
+    monkeypatch.setattr(trained_run, "say_named_by", lambda *given: said.append(given))
     monkeypatch.setattr(networks, "build", lambda *_: "network")
     monkeypatch.setattr("identity_matters.starting_weights.take_weights", lambda *given: f"{given[:2]} taken")
     assert trained_run.load_model(trained_run.read_config(chosen), chosen) == ("network", "")
     assert "note: ('network', 'digits') taken\n" in capsys.readouterr().err
+    assert said == [(str(tmp_path / "config.json"), config.data, "")]
 
 
 def test_the_label_of_a_cell_of_the_map_is_its_key(monkeypatch):
