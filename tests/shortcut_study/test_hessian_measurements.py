@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from identity_matters.runs.kept_products import KeptProducts
 from shortcut_study import curvature
-from shortcut_study.curvature import callback, quadrature, report, watched
+from shortcut_study.curvature import callback, quadrature, report
 from shortcut_study.curvature.callback import HessianCallback, eigenvalue_levels
 from shortcut_study.curvature.model_spectrum import ModelSpectrum, PartSpectra, part_row, parts, positions
 from shortcut_study.curvature.quadrature import deflated_quadrature
@@ -93,38 +93,6 @@ def test_a_long_spectrum_says_how_long_it_takes_and_what_takes_less(h, capsys, m
     h.spectrum(progress=False, **options)
     h.spectrum(**options | {"num_vectors": 3})  # 8 minutes
     assert "note" not in capsys.readouterr().err
-
-
-class Doubling:
-    """An operator whose product with v is 2v, in two batches."""
-
-    shape, num_batches, on_batch, rounding = (3, 3), 2, None, 0.0
-
-    def problem(self):
-        return {}
-
-    def __matmul__(self, vector):
-        return 2 * vector
-
-
-def test_the_second_product_tells_how_long_all_take_and_the_bar_counts_what_a_folder_has(tmp_path, capsys, monkeypatch):
-    clock, noted = iter([0, 9.0, 10, 10.7, 11, 11]), []  # seconds before and after each
-    monkeypatch.setattr(watched, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    with watched.Watched(Doubling(), None, True) as of:
-        of.plan("a", 10, is_final=True)
-        of.plan("b", 1000)
-        assert of._bar.total == 2020 and "at most" in of._bar.desc
-        product = of.product()
-        for _ in range(3):
-            product(np.ones(3))
-            noted.append("note: a product takes 0.7 s" in capsys.readouterr().err)
-        of.plan("b", 5, is_final=True)
-        assert noted == [False, True, False] and of._bar.total == 30 and "at most" not in of._bar.desc
-    for _ in range(2):
-        with watched.Watched(Doubling(), tmp_path / "kept", True) as of:
-            row = of.kept(lambda v: 2 * v, "row", 5)
-            assert [row(np.full(3, k)).tolist() for k in (0.5, 1.5)] == [[1] * 3, [3] * 3]
-    assert of._bar.n == 10  # the first is computed again, to compare
 
 
 def test_the_bar_does_not_count_the_time_of_compiling(model, monkeypatch):
@@ -368,11 +336,11 @@ def test_the_callback_records_the_hessian_of_each_measured_epoch(tmp_path):
 @pytest.mark.slow
 def test_the_callback_takes_the_compiled_loss_a_data_set_and_options_and_fit_ends_with_the_same_bits(tmp_path):
     ends = []
-    for is_watched in (False, True):
+    for watched in (False, True):
         model = two_layers(keras.layers.Dropout(0.5, seed=1))
         model.compile("adam", "mse")
         data = tf.data.Dataset.from_tensor_slices((X, TARGETS)).batch(5)
-        callbacks = [HessianCallback(data, order=43, gauss_newton=True)] if is_watched else []
+        callbacks = [HessianCallback(data, order=43, gauss_newton=True)] if watched else []
         expected = np.linalg.eigvalsh(curvature.Hessian(model, X, TARGETS, gauss_newton=True) @ np.eye(43))[-1]
         model.fit(data, epochs=1, verbose=0, callbacks=callbacks)
         ends.append(model.get_weights())
