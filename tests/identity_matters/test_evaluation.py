@@ -342,8 +342,8 @@ def dense(x):
         (lambda: keras.Model(two := [keras.Input((8, 8, 1)) for _ in "ab"], dense(keras.layers.Flatten()(two[0]))),
          "takes (None, 8, 8, 1), (None, 8, 8, 1), and not images"),
         (lambda: keras.Sequential([keras.Input((64,)), keras.layers.Dense(3)]), "takes (None, 64), and not images"),
-        (lambda: of_outputs(lambda _, images: keras.layers.GlobalMaxPooling2D()(images), (None, None, 3)),
-         "takes images (None, None, 3) of any size; begin it with keras.Input((height, width, channels))"),
+        (lambda: of_outputs(lambda _, images: keras.layers.GlobalMaxPooling2D()(images), (None, 8, 3)),
+         "takes images (None, 8, 3) of any size; begin it with keras.Input((height, width, channels))"),
     ],
 )  # fmt: skip
 def test_a_network_that_is_no_classifier_of_images_is_refused(make, words):
