@@ -280,7 +280,7 @@ def as_examples(images: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.nd
     """
     images, labels = as_numbers("images", images), as_numbers("labels", labels)
     shapes = f"{images.shape} and {labels.shape}"
-    require(images.ndim > 0 and labels.ndim > 0, f"images and labels must be arrays, got the shapes {shapes}")
+    require(min(images.ndim, labels.ndim) > 0, f"images and labels must be arrays, got the shapes {shapes}")
     is_float = images.dtype.kind == "f" and images.size and np.isfinite(images).all()
     if is_float and not (images.min() >= 0 and 1 < images.max() <= 255):
         images = _floats_to_bytes("data", {"test": images})["test"]

@@ -79,6 +79,7 @@ def test_resizing_is_of_what_is_used_alone_and_of_any_number_at_a_time(digits, m
         monkeypatch.setattr(arrays, "_PIXELS_AT_ONCE", pixels)
         np.testing.assert_array_equal(load(config, digits).train_images, data.train_images)
     assert sizes == [20, 10] * 3 and data.train_images.shape == (20, 14, 14, 1)
+    assert resize(data.train_images[:, 3:], 14).shape == data.train_images.shape
 
 
 @pytest.mark.slow
@@ -117,6 +118,7 @@ _BYTES.flat[:2] = 0, 255  # so that the range is all of it
 def test_a_split_that_does_not_fit_together_is_refused(images, labels, words):
     split = {"train": np.zeros((images, 8, 8, 1), np.uint8)}, {"train": np.array(labels, np.int32)}
     assert words in refused(arrays.ArraySource, "random", *split, 4)
+    arrays.check_arrays("one pixel", np.zeros((1, 1, 1, 1), np.uint8), np.zeros(1, np.int32), 1)
 
 
 @pytest.mark.parametrize(
@@ -127,6 +129,7 @@ def test_a_split_that_does_not_fit_together_is_refused(images, labels, words):
         (([[1, 2], [3]], [0], [[1]], [0]), "train_images must be one array"),
         ((["a"], [0], ["b"], [0]), "train_images must be numbers"),
         ((np.zeros((2, 64)), [0, 1], np.zeros((2, 64)), [0, 1]), "must be [n, h, w]"),
+        ((np.where(_BYTES > 99, np.nan, 0), [0, 1] * 3, _BYTES, [0, 1] * 3), "train_images hold values that are not"),
         ((_BYTES, [0, 0.5] * 3, _BYTES, [0, 1] * 3), "train_labels must be whole numbers, got 0.5"),
         ((_BYTES, [[2, -1], [0, 1]] * 3, _BYTES, [0, 1] * 3), "train_labels must lie in 0–"),  # no one-hot rows
     ],
@@ -167,6 +170,7 @@ def given(train, test):
         (_BYTES / 255, _BYTES * 0.98 / 255),
         (_BYTES, _BYTES // 20),  # a dark set
         (_BYTES % 3, _BYTES),
+        (_BYTES % 3, _BYTES % 3),
         (_BYTES % 17, _BYTES[:1] % 17),  # scikit-learn's digits, in 0 … 16
         (_BYTES[:1, :1].repeat(8, axis=1) / 255, _BYTES / 255),
         (_BYTES, np.zeros((2, 8, 8))),  # black fits both scales
