@@ -300,7 +300,7 @@ def as_integers(what: str, labels: np.ndarray, say: Callable[[str], None] = note
         row = labels[labels.sum(axis=1) != 1][0]
         many = f"{what} have a row of {int(row.sum())} classes: multi-label is not supported"
         raise UserError(f"{many}; give each image one class")
-    if labels.dtype.kind == "f" and not np.all(labels == np.rint(labels)):
+    if not np.all(labels == np.rint(labels)):
         raise UserError(f"{what} must be whole numbers, got {labels[labels != np.rint(labels)].flat[0]}")
     low, high = (labels.min(), labels.max()) if labels.size else (0, 0)
     require(0 <= low <= high < MAX_CLASSES, f"{what} must lie in 0–{MAX_CLASSES - 1}, got {low:.10g}–{high:.10g}")
