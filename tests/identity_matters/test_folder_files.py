@@ -1,5 +1,6 @@
 """The files of a folder of images: their classes, splits, order and pixels, and what is refused in one line."""
 
+import contextlib
 import hashlib
 import itertools
 import os
@@ -392,6 +393,14 @@ def test_the_digest_is_of_names_and_contents_wherever_they_lie(split, tmp_path):
     path = moved / "train" / "ant" / "000.png"
     path.write_bytes(path.read_bytes() + b" ")  # the same pixels
     assert opened(moved).digest != before
+
+
+def test_the_progress_bar_counts_the_files(split, monkeypatch):
+    shown = []
+    bar = lambda total, **_: types.SimpleNamespace(update=lambda count: shown.append((total, count)))  # noqa: E731
+    monkeypatch.setattr(folder_module, "tqdm", lambda **options: contextlib.nullcontext(bar(**options)))
+    opened(split)
+    assert shown == [(12, 12)]
 
 
 def test_images_of_several_sizes_ask_for_one(split):
