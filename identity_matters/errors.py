@@ -18,6 +18,12 @@ def first_line(error: Exception) -> str:
     return next(filter(None, lines), type(error).__name__)[:_MAX_LINE]
 
 
+def reason_of(error: Exception) -> str:
+    """Returns why a file cannot be used: the words of the system, or else the first line of the error's text, cut."""
+    words = error.strerror if isinstance(error, OSError) else None
+    return words or first_line(error)[:MAX_REPR]  # zipfile quotes what it found, however long
+
+
 def truncated_repr(value: Any) -> str:
     """Returns repr(value), cut after MAX_REPR characters so that it fits into one line of a message."""
     text = repr(value)

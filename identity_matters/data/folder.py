@@ -28,7 +28,7 @@ from tqdm import tqdm
 
 from identity_matters.config import DataConfig
 from identity_matters.data.source import MAX_BYTES_IN_MEMORY, SPLITS, TWO_SPLITS, Source, Split
-from identity_matters.errors import UserError, VaryingSizes, first_line, note, truncated_repr
+from identity_matters.errors import UserError, VaryingSizes, note, reason_of, truncated_repr
 from identity_matters.fields import require
 from identity_matters.runs.files import open_file
 
@@ -473,5 +473,4 @@ def _reading(path: str) -> Iterator[None]:
             f"cannot read {path}: it is not a PNG or JPEG, or is damaged; remove it, or write it again"
         ) from error
     except Exception as error:
-        reason = (isinstance(error, OSError) and error.strerror) or first_line(error)[:200]
-        raise UserError(f"cannot read {path}: {reason}; remove it, or write it again") from error
+        raise UserError(f"cannot read {path}: {reason_of(error)}; remove it, or write it again") from error

@@ -13,7 +13,7 @@ import numpy as np
 from identity_matters.config import DataConfig
 from identity_matters.data.arrays import ARRAYS, NAMES_ADVICE, ArraySource, checked_arrays
 from identity_matters.data.source import MAX_BYTES_IN_MEMORY, Split
-from identity_matters.errors import UserError, first_line, note, truncated_repr
+from identity_matters.errors import UserError, note, reason_of, truncated_repr
 from identity_matters.fields import require
 from identity_matters.runs.npz import Member, open_npz
 
@@ -60,7 +60,7 @@ def _read(path: str) -> tuple[dict[str, np.ndarray], str, str]:
     except MemoryError:
         raise
     except Exception as error:  # zipfile and NumPy raise almost any on a damaged file
-        reason = error if isinstance(error, UserError) else getattr(error, "strerror", None) or first_line(error)[:200]
+        reason = error if isinstance(error, UserError) else reason_of(error)
         raise UserError(f"cannot read {path} as an .npz file: {reason}; {_ADVICE}") from error
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 import keras
 import numpy as np
 
-from identity_matters.errors import Unreadable, UserError, first_line
+from identity_matters.errors import Unreadable, UserError, reason_of
 from identity_matters.fields import require
 from identity_matters.runs.files import replacing
 from identity_matters.runs.npz import read_arrays
@@ -62,10 +62,10 @@ def load_newest(
             return step, arrays
         except Exception as error:  # of almost any type: one flipped bit can make a file seem encrypted
             if isinstance(error, MemoryError) or getattr(error, "errno", None) not in _LASTING_ERRORS:
-                reason = f"cannot read the checkpoint {path} now: {_reason(error)}"
+                reason = f"cannot read the checkpoint {path} now: {reason_of(error)}"
                 error_type = UserError if isinstance(error, PermissionError) else Unreadable
                 raise error_type(f"{reason}; without it, the one before would be taken") from error
-            warnings.warn(f"skipping the damaged checkpoint {path}: {_reason(error)}", stacklevel=2)
+            warnings.warn(f"skipping the damaged checkpoint {path}: {reason_of(error)}", stacklevel=2)
     return None
 
 
@@ -85,13 +85,7 @@ def load_weights(path: str, step: int, network: keras.Model) -> None:
         for variable in network.variables:
             variable.assign(arrays[f"variable/{variable.path}"])
     except Exception as error:  # as in `load_newest`
-        raise UserError(f"cannot use the checkpoint {path}: {_reason(error)}") from error
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return first_line(error)[:300]  # zipfile quotes what it found, however long
+        raise UserError(f"cannot use the checkpoint {path}: {reason_of(error)}") from error
 
 
 def _read(path: str, step: int) -> dict[str, np.ndarray]:

@@ -10,6 +10,7 @@ def test_values_and_lines_are_cut_where_they_are_too_long():
         assert errors.truncated_repr(length * "x") == shown
     assert errors.first_line(ValueError("\n  " + 2000 * "x" + "\nmore")) == 1900 * "x"
     assert errors.first_line(KeyError()) == "KeyError"
+    assert [errors.reason_of(of) for of in (OSError(2, "gone"), OSError(300 * "x"))] == ["gone", 200 * "x"]
 
 
 def test_a_lost_worker_and_a_loss_that_is_not_finite_are_said_in_one_line():

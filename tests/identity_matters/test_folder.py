@@ -176,11 +176,12 @@ def test_a_share_is_evaluated_on_as_it_was_in_training_unless_all_are_asked_for(
     assert "other: there is no test/; all of it is evaluated; if the run was trained on it" in capfd.readouterr().err
 
 
-def test_a_network_of_unknown_classes_takes_as_many_class_folders(digits):
+def test_a_network_of_unknown_classes_takes_as_many_class_folders(digits, capfd):
     network = all_conv_resnet(ModelConfig(image_shape=(28, 28, 1), widths=(16,), blocks_per_stage=(1,), num_classes=9))
     assert "10 class folders, the network 9 classes" in refused(evaluate, network, images=digits)
     network = all_conv_resnet(ModelConfig(image_shape=(32, 32, 3), widths=(16,), blocks_per_stage=(1,)))
     assert evaluate(network, images=digits, max_examples=10)["num_examples"] == 10  # in colour, and larger
+    assert "digits: images are resized to 32x32 pixels" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def test_folders_in_class_folders_are_read_and_hidden_and_other_files_are_not(sp
 def test_splits_are_chosen_by_name(split):
     (split / "test").rename(split / "dev")
     message = refused(splits, split)
-    assert "has no folder test/, only dev, train" in message and "--test_split" in message
+    assert "has no folder test/, only dev, train; --train_split and --test_split" in message
     named = {"train_split": "train", "test_split": "dev"}
     assert names(splits(split, **named).test) == names(evaluated(split, test_split="dev"))
     assert "has no folder nix/" in refused(splits, split, **named | {"train_split": "nix"})
@@ -322,6 +322,9 @@ def test_of_a_jpeg_no_detail_is_lost_that_the_size_has_room_for(tmp_path):
         small = pixels(write(tmp_path / "x.jpg", stripes, quality=95), (height, 16, 1))[..., 0].astype(int)
         # The filter's triangle gives 3/4 of its weight to a stripe.
         assert np.abs(np.diff(small, axis=1)).min() > 100
+    with Image.open(path := write(tmp_path / "noise.jpg", noise(64, 64))) as image:
+        image.draft("L", (32, 32))  # half the size, which takes less time
+        np.testing.assert_array_equal(pixels(path, (16, 16, 1))[..., 0], image.resize((16, 16), Image.BILINEAR))
 
 
 def png_of_declared_size(path: pathlib.Path, width: int, height: int, depth: int = 8, kind: int = 2) -> None:
