@@ -19,7 +19,7 @@ def find(paths: Sequence[str]) -> list[str]:
     for path in paths:
         if os.path.isdir(path):
             images = sorted(entry.path for entry in walk(path, path) if entry.name.lower().endswith(SUFFIXES))
-            require(len(images) > 0, f"{path} holds no PNG or JPEG file")
+            require(bool(images), f"{path} holds no PNG or JPEG file")
             files += images
         else:
             require(os.path.lexists(path), f"there is no file or folder {path}")

@@ -190,7 +190,7 @@ class _Part(Source):
         source, held_out = self._source, self._config.validation_examples
         first, second = source.split_names
         is_both = f"{source.name}: {first!r} is both the training and the test split"
-        require(first != second or held_out > 0, f"{is_both}; {TWO_SPLITS}")
+        require(first != second or bool(held_out), f"{is_both}; {TWO_SPLITS}")
         whole: Split = "train" if held_out else split
         total = source.num(whole)
         chosen = range(total)

@@ -1,5 +1,8 @@
 """The user's own .npz files: what is taken, and what is refused before it is read."""
 
+import hashlib
+import zipfile
+
 import numpy as np
 import pytest
 from damage import arrays
@@ -82,6 +85,16 @@ def test_the_digest_of_a_file_is_of_its_four_arrays_alone(tmp_path):
     assert digest == npz_digest(tmp_path / "moved.npz")
     changed = {npz_digest(npz(tmp_path, **{name: np.roll(array, 1, 0)})) for name, array in arrays().items()}
     assert len(changed | {digest}) == 5
+    with zipfile.ZipFile(npz(tmp_path)) as file:
+        members = [file.getinfo(f"{name}.npy") for name in keras]
+    checksums = "".join(f"{member.CRC} {member.file_size} " for member in members)
+    assert digest == hashlib.blake2b(checksums.encode(), digest_size=4).hexdigest()  # by which earlier runs go on
+
+
+def test_eight_of_the_arrays_that_a_file_holds_are_named(tmp_path):
+    np.savez(tmp_path / "other.npz", **dict.fromkeys((99 * "a", *"bcdefghi"), np.zeros(1)))
+    held = ", ".join([80 * "a", *(f"{name} float64 [1]" for name in "bcdefgh")])
+    assert f"it holds {held}; numpy.savez" in refused(load_npz, str(tmp_path / "other.npz"))
 
 
 def test_arrays_of_a_file_that_nothing_reads_are_named(tmp_path, capfd):
