@@ -337,6 +337,11 @@ def with_record(length: int) -> Maker:
     return make
 
 
+def cut_by_two_bytes(folder: pathlib.Path) -> None:
+    [path] = folder.glob("*-train.tfrecord*")
+    os.truncate(path, path.stat().st_size - 2)
+
+
 def large_names(folder: pathlib.Path) -> None:
     with open(folder / "label.labels.txt", "w") as file:
         file.truncate(2**40)
@@ -347,7 +352,7 @@ FILES = ["dataset_info.json", "features.json", "label.labels.txt", "x"]
 FILES += ["identity_tiny_jpeg-train.tfrecord-00000-of-00001"]
 TFDS: Table = {
     "200,000 shards": (each_split("shardLengths", ["1"] * 200_000), NO_SPLIT),
-    "a negative shard": (each_split("shardLengths", ["-7"]), NO_SPLIT),
+    "a negative shard": (each_split("shardLengths", ["-7", "38"]), NO_SPLIT),
     "a huge shard": (each_split("shardLengths", [str(2**62)]), NO_SPLIT),
     "files outside": (each_split("filepathTemplate", f"../../{TEMPLATE}"), NO_SPLIT),
     "an attribute": (each_split("filepathTemplate", "{0.__class__}"), NO_SPLIT),
@@ -361,6 +366,11 @@ TFDS: Table = {
         f"no examples {lengths}": (each_split("shardLengths", lengths), "0 training and 0 test images")
         for lengths in ([], ["0"])
     },
+    "one split empty": (
+        edited("dataset_info.json", lambda info: info["splits"][0].update(shardLengths=["0"])), "cannot be trained or"
+    ),
+    "fewer than there are": (each_split("shardLengths", ["3"]), "holds other than 3 examples"),
+    "half a checksum": (cut_by_two_bytes, "ends inside a record"),
     "names of 1 TB": (large_names, "the 1,099,511,627,776 bytes of"),
     **{  # TensorFlow would first make room for it, and die of that
         f"a record of {length} bytes": (with_record(length), "ends inside a record")
@@ -374,6 +384,11 @@ TFDS: Table = {
 # The same, where no class describes the set: these would else be the class's.
 TFDS_FROM_FILES: Table = {
     **{f"{n} classes": (num_classes(n), f"{n} classes, which no set has") for n in (2**62, 100_001, 0)},
+    "three keys": (keys(lambda items: items.append(items[1])), "not an image-classification set"),
+    "keys in a dict": (
+        keys(lambda items: items.__setitem__(1, {"dict": {"dict": {"x": items[1]}}})),
+        "not an image-classification set",
+    ),
     "keys exchanged": (keys(lambda items: items.reverse()), "not an image-classification set"),
     "an unknown key": (keys(lambda items: items[0].update(featureKey="x")), "not an image-classification set"),
 }

@@ -66,7 +66,7 @@ class TfdsSource(Source):
                 )
         counts = [info.splits[split].num_examples for split in self.split_names]
         numbers = f"{counts[0]} training and {counts[1]} test images"
-        require(min(counts) > 0, f"{self.name} has {numbers}; it cannot be trained or tested on")
+        require(all(counts), f"{self.name} has {numbers}; it cannot be trained or tested on")
         self.num_classes = info.features[self._label_key].num_classes
         feature = info.features[self._image_key]
         if feature.np_dtype != np.uint8:
@@ -75,7 +75,7 @@ class TfdsSource(Source):
         sides = [side for side in (feature.shape[2] or 0, *feature.shape) if side is not None]
         is_possible = 1 <= min(sides) <= max(sides) <= _MAX_SIDE and 1 <= (self.num_classes or 0) <= MAX_CLASSES
         require(is_possible, f"{self.name} has images {feature.shape} and {self.num_classes} classes, which no set has")
-        self.varies = None in self.stored_shape[:2]
+        self.varies = None in self.stored_shape
         self.stored_size = None if self.varies else self.stored_shape[:2]
         if self.varies and not config.image_size:
             raise VaryingSizes(f"the images of {self.name} vary in size; give --image_size=224 (image_size=224), say")

@@ -37,8 +37,8 @@ def check_files(folder: str) -> None:
             are_inside = split.filepath_template in ("", naming.DEFAULT_FILENAME_TEMPLATE)
             are_named = re.fullmatch(r"[\w.-]+ [\w.-]+", f"{info.name} {split.name}") is not None
             lengths = split.shard_lengths
-            are_few = len(lengths) <= _MAX_SHARDS and 0 <= min(lengths, default=0) and sum(lengths) <= _MAX_EXAMPLES
-            is_usual = are_records and are_inside and are_named and are_few
+            are_few = len(lengths) <= _MAX_SHARDS and sum(lengths) <= _MAX_EXAMPLES
+            is_usual = are_records and are_inside and are_named and are_few and all(length >= 0 for length in lengths)
             require(is_usual, f"its split is not as TFDS makes them: {truncated_repr(split)}")
 
 

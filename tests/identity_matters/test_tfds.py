@@ -35,6 +35,7 @@ from identity_matters.data.arrays import resized_images
 from identity_matters.data.batches import StreamedBatches, open_batches
 from identity_matters.data.source import fits_in_memory, open_source
 from identity_matters.data.tfds import _masked_crc, _resize, _window, prepared_builder
+from identity_matters.data.tfds_builder import _versions
 from identity_matters.distributed.workers import Workers
 from identity_matters.errors import UserError
 from launch.trained_run import first_examples
@@ -366,7 +367,15 @@ def test_a_set_without_code_is_read(config):
 @pytest.mark.parametrize("name", ["plain_set", "identity_tiny_png"])
 def test_another_version_than_there_is_gets_the_one_that_there_is(config, name):
     message = refused(load, dataclasses.replace(config, dataset=f"{name}:2.0.0"))
-    assert f"holds {name} as version 1.0.0, not 2.0.0; name the dataset {name}:1.0.0" in message
+    assert message.endswith(f" holds {name} as version 1.0.0, not 2.0.0; name the dataset {name}:1.0.0")
+
+
+def test_versions_lie_in_the_folder_of_a_set_or_of_one_of_its_configs(tmp_path):
+    for folder in ("1.0.0", "1.0.0/5.0.0", "config/2.0.0", "notes", "a/b/4.0.0", "3.0.0"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "dataset_info.json").touch()
+    (tmp_path / "3.0.0" / "dataset_info.json").unlink()
+    assert _versions(str(tmp_path)) == ["1.0.0", "2.0.0"]
 
 
 @pytest.mark.parametrize("name", ["plain_set", "plain_set:1.0.0", "identity_tiny_png"])
@@ -407,12 +416,61 @@ def test_a_set_may_have_one_class(prepared, tmp_path):
     assert open_source(DataConfig("plain_set", str(tmp_path))).num_classes == 1
 
 
-@pytest.mark.parametrize("place, corner", [((0, 0), (0, 0)), ((0.5, 0.5), (4, 12)), ((0.999, 0.999), (8, 24))])
-def test_a_window_of_a_png_is_a_part_of_it_pixel_by_pixel(place, corner):
-    """Of 64 pixels down and 80 across 7/8 of the shorter side, 56, at a place between the first and the last."""
-    image = np.random.default_rng(0).integers(0, 256, (64, 80, 3), np.uint8)
-    found = _window(tf.io.encode_png(image), (56, 56, 3), False, tf.constant(place, tf.float32))
-    np.testing.assert_array_equal(found, image[corner[0] : corner[0] + 56, corner[1] : corner[1] + 56])
+@pytest.mark.parametrize("encoding", ["png", "jpeg"])
+@pytest.mark.parametrize("place, corner", [((0, 0), (0, 0)), ((0.5, 0.5), (5, 12)), ((0.999, 0.999), (9, 24))])
+def test_a_window_is_a_part_of_an_image_pixel_by_pixel(place, corner, encoding):
+    """Of 65 pixels down and 80 across 7/8 of the shorter side, 56, at a place between the first and the last."""
+    image = gradient(0, 65, 80)
+    encoded = getattr(tf.io, f"encode_{encoding}")(image)
+    found = _window(encoded, (56, 56, 3), encoding == "jpeg", tf.constant(place, tf.float32)).numpy()
+    window = image[corner[0] : corner[0] + 56, corner[1] : corner[1] + 56]
+    assert np.abs(found[..., :2].astype(int) - window[..., :2]).max() <= (JPEG if encoding == "jpeg" else 0)
+    assert abs(found[..., 0].mean() - window[..., 0].mean()) < 1.5  # a row off is three levels
+
+
+@pytest.mark.parametrize("labels", [[-1, 3], [3, 24]])
+def test_a_label_of_no_class_is_refused(png, labels):
+    source = open_source(png)._source
+    vars(source)["_decoded"] = lambda *_: (tf.zeros(2), tf.constant(labels))
+    words = f"labels {labels[0]}–{labels[1]} of 24 classes"
+    assert words in refused(source.read, "train", np.arange(2))
+
+
+@pytest.mark.parametrize("name, image_size", [("png", 0), ("png", 6), ("jpeg", 56)])
+def test_examples_are_decoded_one_by_one_as_in_the_compiled_program(data_dir, name, image_size):
+    """Which is made of the source, so that an error that a test plants in this process does not change it."""
+    source = open_source(DataConfig(f"identity_tiny_{name}", data_dir, image_size=image_size))._source
+    some, records = np.array([4, 0]), source._records("test")
+    decode, label = (
+        tf.autograph.experimental.do_not_convert(of.python_function) for of in (source._decoded, source._labels_of)
+    )
+    examples = tf.constant(records.read(some))
+    (images, labels), alone = decode(examples, tf.fill((2, 2), 0.5)), label(examples)
+    for found, expected in zip((images, labels), source.read("test", some)):
+        np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(alone, source.labels("test")[some])
+
+
+@pytest.mark.parametrize(
+    "error, reason",
+    [
+        (OSError(5, "Input/output error"), "Input/output error"),
+        (tf.errors.DataLossError(None, None, "{{node Read}} a record is cut [Op:Read]\nname"), "a record is cut"),
+        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid"), "damaged"),
+    ],
+)
+def test_an_error_of_reading_is_said_in_one_line(png, error, reason):
+    def fail():
+        with open_source(png)._source._reading():
+            raise error
+
+    assert refused(fail) == f"cannot read identity_tiny_png in {png.data_dir}/identity_tiny_png/1.0.0: {reason}"
+
+
+def test_a_set_that_does_not_fit_in_memory_is_shortened_though_its_labels_are_not_read(png, monkeypatch):
+    monkeypatch.setattr("identity_matters.data.tfds.MAX_BYTES_IN_MEMORY", 1000)
+    source = open_source(dataclasses.replace(png, train_examples=9))
+    assert source.num("train") == 9 and source._source.labels("train") is None
 
 
 def test_a_smaller_image_has_a_part_of_every_pixel():
