@@ -95,7 +95,7 @@ def _require_agreement(contents: dict, differing: list[str], workers: Workers) -
 def _require_checkpoints(directory: RunDirectory, checkpoint_every: int) -> None:
     """Raises UserError where a run has lost its checkpoints: to begin again would overwrite what is left of it."""
     if os.path.exists(metrics := directory.file("metrics.csv")) and not list_checkpoints(directory.file("checkpoints")):
-        step = max((row["step"] for row in read_metrics(metrics)), default=0)
+        step = max(row["step"] for row in read_metrics(metrics))
         advice = "so that nothing can be added; bring them back, or choose another run_dir"
         is_new = directory.status != "done" and step < checkpoint_every
         require(is_new, f"{directory.path} holds a run of {step} steps without its checkpoints, {advice}")

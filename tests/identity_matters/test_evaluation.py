@@ -352,6 +352,14 @@ def test_a_network_that_is_no_classifier_of_images_is_refused(make, words):
     assert words in refused(load_classifier, make())
 
 
+def test_a_split_or_a_share_that_is_given_is_evaluated(tmp_path, capfd):
+    (tmp_path / "dev").mkdir()
+    known = DataConfig(images=str(tmp_path), test_share=0.2)
+    for fields, share in (({"test_split": "dev"}, 0), ({"test_share": 0.5}, 0.5), ({"test_share": 1}, 0)):
+        assert evaluation._with_share(DataConfig(images=str(tmp_path), **fields), known).test_share == share
+    assert not capfd.readouterr().err
+
+
 NO_BATCHES = "batches of (images, labels)"
 UNFIT = [
     (lambda x, y: (x.reshape(40, 5, 2, 1), y), "the model takes images (2, 5, 1), the data are (5, 2, 1)"),

@@ -112,6 +112,7 @@ def test_a_run_on_a_folder_knows_its_classes_and_is_evaluated_without_further_fl
     for path in (run_dir, run_dir / "model.keras"):
         found = evaluate(path)
         assert found["num_examples"] == 50 and found["top1_error"] == pytest.approx(row["test_top1_error"])
+    assert evaluate(run_dir, images=config.data.images, test_split="test") == found
     assert "not a test error" not in capfd.readouterr().err
     assert evaluate(run_dir, images=config.data.images, test_split="train")["num_examples"] == 200
     assert "the split 'train' is one that networks are trained on: this is not a test error" in capfd.readouterr().err
@@ -158,7 +159,8 @@ def test_other_images_are_evaluated_by_the_names_of_their_classes(config, run, t
     assert "new: images are resized to 28x28 pixels" in capfd.readouterr().err
     write(new / "ten" / "x.png", noise(28, 28))
     assert "has the classes ten, of which the network has none" in refused(evaluate, run_dir, images=new)
-    assert "give one of them" in refused(evaluate, run_dir, "mnist_sample", images=new)
+    both = "a dataset and images are both given; give one of them"
+    assert refused(evaluate, run_dir, (np.zeros((1, 28, 28)), [0]), images=new) == both
 
 
 @pytest.mark.slow

@@ -166,8 +166,8 @@ def test_standardised_images_have_mean_0_and_standard_deviation_1():
 
 
 def test_a_constant_image_standardises_to_zeros_and_a_faint_one_is_not_blown_up():
-    images = np.full((2, 8, 8, 1), 7, np.uint8)
-    images[1, 3, 3] = 8
+    images = np.full((2, 8, 4, 2), 7, np.uint8)
+    images[1, 3, 3, 0] = 8
     result = standardize(images).numpy()
     assert not result[0].any()
     # The standard deviation √(1/64 · 63/64) is below 1/√64, which then divides.

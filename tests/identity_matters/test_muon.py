@@ -55,18 +55,22 @@ def test_singular_values_of_rounding_size_stay_bounded():
 
 
 def test_a_zero_gradient_leaves_zero():
-    zeros = keras.ops.zeros((1, 9, 4))
-    assert not np.any(keras.ops.convert_to_numpy(orthogonalize(zeros, 3)))
+    for dtype in ("float32", "bfloat16"):
+        found = orthogonalize(keras.ops.zeros((1, 9, 4), dtype), 3)
+        assert not np.any(keras.ops.convert_to_numpy(found))
+        assert keras.backend.standardize_dtype(found.dtype) == "float32"
 
 
 @pytest.mark.parametrize("scale", [1e-32, 1e25])
 def test_matrices_whose_squares_underflow_or_overflow_are_orthogonalized_as_others(scale):
-    matrices = np.random.default_rng(3).standard_normal((2, 18, 6)).astype(np.float32)
+    matrices = -np.abs(np.random.default_rng(3).standard_normal((2, 18, 6))).astype(np.float32)
+    matrices[:, 0, 0] = 0
     expected, found = (
         keras.ops.convert_to_numpy(orthogonalize(keras.ops.convert_to_tensor(np.float32(factor) * matrices), 3))
         for factor in (1, scale)
     )
     np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_allclose(found[0], by_svd(matrices[0], 3), atol=1e-4)
 
 
 @pytest.mark.parametrize(("nesterov", "dense"), [(True, False), (False, False), (True, True)])

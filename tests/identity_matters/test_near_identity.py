@@ -88,7 +88,7 @@ BRANCH_AND_STREAM = {
     "normalised": lambda: (
         [convolution(groups=2, strides=2), layers.BatchNormalization()], [pooled(2, 2), layers.BatchNormalization()]
     ),
-    "normalised alone": lambda: ([layers.BatchNormalization()], []),
+    "normalised alone": lambda: ([layers.BatchNormalization(epsilon=0.1)], []),
     "normalised without gamma": lambda: ([convolution(), layers.BatchNormalization(scale=False)], []),
 }  # fmt: skip
 
@@ -246,6 +246,22 @@ def test_a_branch_of_zeros_has_the_ratio_and_the_cosine_0():
 
 def top1_error(network, images, labels):
     return np.mean(np.argmax(near_identity.ops.convert_to_numpy(network(images)), 1) != labels)
+
+
+def test_blocks_are_measured_in_any_order_each_on_the_output_of_the_one_before():
+    network = all_conv_resnet(SMALL)
+    measurement = near_identity.Measurement(network, x := images_for(network), np.zeros(7, int), ablate=False)
+    found = {number: measurement.row(number)["ratio"] for number in (1, 0)}
+    for number, block in enumerate(measurement.blocks[:2]):
+        stream, branch, *_ = (np.asarray(part).reshape(7, -1) for part in block(x))
+        ratios = np.linalg.norm(branch, axis=1) / np.linalg.norm(stream, axis=1)
+        assert found[number] == pytest.approx(np.median(ratios), rel=1e-4)
+        x = np.asarray(block.whole(x))
+
+
+def test_a_wide_layer_inside_a_branch_does_not_change_the_shape_of_the_block():
+    (block,) = near_identity.split(block_of(layers.Conv2D(8, 1), layers.ReLU(), convolution()))
+    assert block.keeps_shape
 
 
 @pytest.mark.slow

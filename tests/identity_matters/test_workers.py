@@ -6,15 +6,16 @@ import json
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from begun import begin
 from refusals import refused
 
 from identity_matters import networks, training
 from identity_matters.config import DataConfig, TrainConfig
-from identity_matters.distributed import shared_run
+from identity_matters.distributed import rendezvous, shared_run
 from identity_matters.distributed.shared_run import open_run, recording_failure
 from identity_matters.distributed.workers import Workers
-from identity_matters.errors import Diverged, UserError, WorkerLost
+from identity_matters.errors import Diverged, WorkerLost
 from identity_matters.model import all_conv_resnet
 from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.directory import RunDirectory
@@ -82,6 +83,7 @@ def test_other_settings_of_keras_are_refused_with_how_to_change_them(tmp_path, t
         ):
             message = refused(function, *arguments)
             assert message.startswith(f"Keras's {name} is {other!r} and must be {usual!r}: keras.config.set_{name}(")
+            assert message.count("keras.json") == 1
     finally:
         getattr(keras.config, f"set_{name}")(usual)
     assert not (tmp_path / "run").exists()
@@ -89,7 +91,8 @@ def test_other_settings_of_keras_are_refused_with_how_to_change_them(tmp_path, t
 
 def test_a_worker_on_other_data_is_refused(said):
     def join(digest, summary):
-        config = TrainConfig(data=DataConfig(npz="elsewhere.npz"))  # the same digest says that it is the same file
+        # The same digest says that it is the same file, wherever it is and was looked for.
+        config = TrainConfig(data=DataConfig(npz="elsewhere.npz", download=True))
         with open_run(config, "", Second(said), digest, summary) as (directory, contents):
             return directory, contents["config"]["examples"]
 
@@ -145,14 +148,51 @@ def test_each_device_of_a_worker_gets_its_share_of_a_batch():
 
 
 def test_the_chief_says_how_many_others_have_another_config():
+    waited = []
+
     class Chief(Workers):
         def all_reduce(self, vector):
             return np.asarray(vector, float) + 1
 
-    with pytest.raises(
-        UserError, match="^1 of 3 workers were started with another config or other data than worker 0$"
-    ):
-        shared_run._require_agreement({}, [], Chief(num_processes=3))
+        def barrier(self):
+            waited.append(True)
+
+    message = "1 of 3 workers were started with another config or other data than worker 0"
+    assert refused(shared_run._require_agreement, {}, [], Chief(num_processes=3)) == message
+    assert waited  # until all have heard it
+
+
+@pytest.mark.parametrize("rank, own", [(0, "é"), (1, "another text")])
+def test_a_text_is_broadcast_by_its_length_and_its_bytes(rank, own):
+    said = []
+
+    class Hearing(Workers):
+        def all_reduce(self, vector):
+            said.append([int(number) for number in vector])
+            return np.array([[2.0], [0xC3, 0xA9]][len(said) - 1])
+
+    assert Hearing(rank=rank, num_processes=2).broadcast_text(own) == "é"
+    assert said == ([[0], [0, 0]] if rank else [[2], [0xC3, 0xA9]])
+
+
+def test_a_worker_is_lost_where_tensorflow_and_not_our_own_code_has_failed():
+    gone, ours = (
+        tf.errors.UnavailableError(None, None, text) for text in ("gone", "Traceback (most recent call last)")
+    )
+    assert isinstance(Second("").lost(gone), WorkerLost) and Workers().lost(gone) is None
+    assert Second("").lost(ours) is Second("").lost(ValueError("gone")) is None
+
+
+def test_a_process_takes_its_rows_and_under_pytorch_one_step_at_a_time(monkeypatch):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
+    assert Second("").check(TrainConfig(batch_size=6), []) == slice(3, 6)
+    assert "must be 1 with PyTorch, got 2" in refused(Workers().check, TrainConfig(steps_per_execution=2), [])
+
+
+def test_a_job_of_one_worker_waits_for_no_others(monkeypatch):
+    monkeypatch.setattr(rendezvous, "worker_addresses", lambda text: (["localhost:1"], 0))
+    monkeypatch.setattr(rendezvous, "_await_workers", lambda *_: pytest.fail("there are none"))
+    assert rendezvous.join().num_processes == 1
 
 
 @pytest.mark.parametrize(
@@ -177,11 +217,13 @@ def test_how_a_run_failed_is_recorded_where_it_was_under_way(tmp_path, status, e
 
 @pytest.mark.parametrize("status, is_locked", [("running", True), ("failed", True), ("diverged", False)])
 def test_a_run_that_diverged_is_not_locked(tmp_path, monkeypatch, status, is_locked):
-    locked = []
+    locked, waited = [], []
     monkeypatch.setattr(shared_run, "lock", lambda *_: locked.append(1))
+    monkeypatch.setattr(Workers, "barrier", lambda _: waited.append(1))
     begin(tmp_path, TrainConfig(), status=status, diverged_at_step=3)
     with open_run(TrainConfig(), str(tmp_path), Workers(), "") as (_, contents):
         assert contents["status"] == status and bool(locked) == is_locked and contents["final_row"] is None
+        assert bool(waited) != is_locked  # until the others have heard that nothing is left to do
 
 
 def test_divergence_is_recorded_before_any_worker_may_leave(tmp_path):
