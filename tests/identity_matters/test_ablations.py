@@ -67,7 +67,8 @@ def test_the_rate_is_chosen_on_held_out_images_and_the_seeds_are_tested_on_the_o
     rows = ablations.run_ablations(config, str(tmp_path / "run"))
     searched, tested = calls[:3], calls[3:]
     assert [c.learning_rate for c in searched] == [0.05, 0.1, 0.2]
-    assert {c.data.validation_examples for c in searched} == {20}
+    assert {c.data.validation_examples for c in searched} == {20} and len(rows) == len(calls)  # a row of each
+    assert all(c.eval_every == c.train_steps for c in searched) and (tmp_path / "run/wide_seed2/config.json").exists()
     assert [c.learning_rate for c in tested] == [0.1, 0.05] * 3  # not 0.2, which diverged
     assert [c.seed for c in tested] == [0, 0, 1, 1, 2, 2] and {c.data.validation_examples for c in tested} == {0}
     assert {row["phase"] for row in rows} == {"search", "test"}
@@ -157,6 +158,9 @@ def test_steps_are_whole_calls_into_the_compiled_program():
     config = AblationConfig(train=base, num_seeds=1)
     (run,) = ablations._plan(config.variants[0], base, config).tests
     assert run.train_steps == 1300 and run.eval_every == 400
+    for steps, whole in ((1251, 1300), (40, 100)):
+        variant = Variant("of its own steps", (0.1,), {}, {"train_steps": steps})
+        assert ablations._plan(variant, base, config).tests[0].train_steps == whole
 
 
 def test_strides_are_of_the_data_s_images_and_leave_no_run_directory_where_they_do_not_fit(tmp_path, digits_npz):
@@ -239,6 +243,7 @@ def test_errors_by_depth_are_of_networks_that_differ_in_depth_and_initializer_al
     np.testing.assert_allclose(lines[1].get_xydata(), [[55, 0.6005]])
     of_one_depth = [row for row in rows if row["variant"] in ("BN-free", "standard initializer")]
     assert "depths" not in ablations.draw(of_one_depth)
+    assert "depths" in ablations.draw([row for row in rows if row["variant"] in ("BN-free", "4 blocks a stage")])
 
 
 def test_a_finished_run_does_not_stand_for_a_variant_that_has_changed_since(small, tmp_path, monkeypatch):
@@ -312,6 +317,17 @@ def test_a_damaged_results_csv_is_one_clear_line_and_trains_nothing(small, tmp_p
         (tmp_path / "run" / "results.csv").write_text(text)
         assert "results.csv" in refused(ablations.run_ablations, config, str(tmp_path / "run"))
         assert not calls and (tmp_path / "run" / "results.csv").read_text() == text
+
+
+def test_rows_of_no_variant_are_refused_by_what_is_compared(tmp_path):
+    path = tmp_path / "results.csv"
+    path.write_text("variant,phase,chosen_rate,seed\nnobody,test,1,0\nBN-free of 8 layers,test,1,0\n")
+    for fields, words in (
+        ({}, "BN-free of 8 layers, nobody: no variant of statements"),
+        ({"experiment": "norms"}, "rows of nobody: no variant of norms"),
+        ({"sweep": "momentum=0.1,0.2"}, "BN-free of 8 layers, nobody: no variant of momentum=0.1,0.2"),
+    ):
+        assert refused(ablations._open_table, str(path), AblationConfig(**fields)).endswith(words)
 
 
 def test_an_interrupted_experiment_draws_what_there_is_and_goes_on_without_losing_it(

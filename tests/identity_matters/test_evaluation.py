@@ -358,6 +358,7 @@ def test_a_split_or_a_share_that_is_given_is_evaluated(tmp_path, capfd):
     for fields, share in (({"test_split": "dev"}, 0), ({"test_share": 0.5}, 0.5), ({"test_share": 1}, 0)):
         assert evaluation._with_share(DataConfig(images=str(tmp_path), **fields), known).test_share == share
     assert not capfd.readouterr().err
+    assert evaluation._with_share(DataConfig(images=str(tmp_path)), known).test_share == 0.2
 
 
 NO_BATCHES = "batches of (images, labels)"

@@ -10,7 +10,7 @@ import pytest
 from identity_matters.errors import UserError
 from identity_matters.experiments.ablations import EXTENSIONS
 from identity_matters.experiments.config import PRESETS, AblationConfig
-from identity_matters.experiments.variants import EXPERIMENTS
+from identity_matters.experiments.variants import EXPERIMENTS, Variant
 from identity_matters.presets import TRAIN_PRESETS
 from identity_matters.runs.tables import read_rows
 
@@ -36,10 +36,12 @@ def test_the_first_variant_is_the_base():
     assert statements.variants[0].config(statements.train, changed.learning_rate) == changed
 
 
-def test_rates_are_not_chosen_on_the_test_images():
-    with pytest.raises(UserError, match="validation_examples must be at least 1"):
-        AblationConfig(train=TRAIN_PRESETS["cifar10_fast"])
+def test_rates_are_not_chosen_on_the_test_images(monkeypatch):
     AblationConfig(train=TRAIN_PRESETS["cifar10_fast"], experiment="norms")  # which chooses none
+    monkeypatch.setitem(EXPERIMENTS, "norms", (Variant("of two", (0.1, 0.2)), Variant("of one", (0.1,))))
+    for experiment in ("statements", "norms"):
+        with pytest.raises(UserError, match="validation_examples must be at least 1"):
+            AblationConfig(train=TRAIN_PRESETS["cifar10_fast"], experiment=experiment)
     held_out = {name: preset.train.data.validation_examples for name, preset in PRESETS.items()}
     assert held_out == {"cifar10_fast": 5_000, "cifar10": 5_000, "mnist": 1_000}
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 from network_in_numpy import SMALL, arrays, changed, convolutions, single_block
 
 from identity_matters.config import ModelConfig
-from identity_matters.model import all_conv_resnet, residual_stddev
+from identity_matters.model import all_conv_resnet, layer_seed, residual_stddev
 
 
 def deviations(sample, stddev) -> tuple[float, float]:
@@ -58,6 +58,7 @@ def test_the_projection_scale_is_a_factor_on_the_projection_alone():
 def test_small_and_standard_initialisation_share_all_but_the_residual_kernels():
     standard, small = all_conv_resnet(SMALL), all_conv_resnet(dataclasses.replace(SMALL, residual_initializer="small"))
     assert changed(standard, small) == {p for p in arrays(small) if p.startswith("stage")}
+    assert layer_seed(0, "stem_conv") == 658_547_548  # as ever, so that networks of other versions have these kernels
     for path in changed(standard, small):  # one draw, scaled: by √c / (k c)
         kernel = arrays(small)[path]
         np.testing.assert_allclose(kernel * 3 * kernel.shape[3] ** 0.5, arrays(standard)[path], rtol=1e-5)

@@ -53,6 +53,8 @@ def test_the_blocks_and_the_head_are_the_network(kind):
         np.testing.assert_array_equal(block.without(x), stream)
         x = stream + branch
         np.testing.assert_allclose(block.rest(x), network(images, training=False), rtol=1e-4, atol=1e-5)
+    labels = np.argmax(network(images, training=False), axis=1)
+    assert near_identity.errors_without(network, images, labels, []) == [0]
     norms = [norm for block in blocks for norm in near_identity.path_norms(block)]
     assert len(norms) >= 2 * len(blocks) and min(norms) > 0
 

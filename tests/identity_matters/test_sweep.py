@@ -24,6 +24,7 @@ def test_the_command_of_the_docs_sweeps_the_preset_s_run():
     preset = PRESETS["mnist"].train
     same = {"learning_rate": 0.1, "seed": 0, "data": preset.data}
     assert all(dataclasses.replace(preset, **vars(run) | same) == preset for run in runs)
+    assert sweep.variants("train_steps=10,300", preset)[0].evaluations == 1  # of which a sweep has every hundred steps
     assert not any(plan.searches for plan in plans) and {run.data.validation_examples for run in runs} == {0}
 
 
