@@ -54,6 +54,12 @@ def test_the_fusions_are_off_under_the_versions_that_have_them(under_jax, versio
     assert os.environ.get("XLA_FLAGS") == (OFF if is_off else None)
 
 
+def test_nothing_is_tried_on_a_gpu(under_jax, monkeypatch):
+    monkeypatch.setattr(jax_on_cpu, "_computes_on_cpu", lambda: False)
+    monkeypatch.setattr(jax_on_cpu, "_two_layers", lambda *_: pytest.fail("it was tried"))
+    jax_on_cpu.require_sound_bfloat16()
+
+
 def test_other_flags_stay_and_a_choice_of_the_users_is_left_alone(under_jax, monkeypatch):
     under_jax("0.12.0")
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=2")

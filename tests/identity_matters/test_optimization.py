@@ -6,9 +6,10 @@ from unittest.mock import MagicMock
 import keras
 import numpy as np
 import pytest
+import scipy.special
 import tensorflow as tf
 
-from identity_matters import optimization
+from identity_matters import given_optimizer, optimization
 from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.evaluation import evaluate
 from identity_matters.model import all_conv_resnet
@@ -39,6 +40,20 @@ def test_a_network_of_equal_logits_is_wrong_everywhere_in_training_as_in_evaluat
     found = network.evaluate(images, labels, verbose=0, return_dict=True)
     assert found["top1"] == found["top5"] == 0
     assert evaluate(network, (images, labels)) == {"top1_error": 1.0, "top5_error": 1.0, "num_examples": 12}
+
+
+def test_the_metrics_are_the_cross_entropy_and_the_shares_of_labels_among_the_highest_and_the_five_highest():
+    network = all_conv_resnet(SMALL)
+    compile_model(network, TrainConfig(SMALL))
+    images, labels = RNG.standard_normal((100, 8, 8, 1)).astype(np.float32), np.arange(100) % 10
+    found, logits = network.evaluate(images, labels, verbose=0, return_dict=True), network.predict(images, verbose=0)
+    higher = (logits > logits[range(100), labels][:, None]).sum(1)
+    expected = (
+        -np.mean(scipy.special.log_softmax(logits, 1)[range(100), labels]),
+        np.mean(higher < 1),
+        np.mean(higher < 5),
+    )
+    assert [found[name] for name in ("cross_entropy", "top1", "top5")] == pytest.approx(expected, rel=1e-5)
 
 
 SMALL = ModelConfig((8, 8, 1), stem_width=2, widths=(2, 4), blocks_per_stage=(1, 1), residual_initializer="standard")
@@ -105,6 +120,10 @@ def test_xla_is_asked_for_as_the_config_says_but_of_tensorflow(choice, asked, mo
         ({"schedule": "linear"}, {0: 0.05, 4: 0.5 * 0.48, 50: 0.25, 95: 0.025, 99: 0.005, 100: 0.0}),
         ({"schedule": "constant"}, {0: 0.05, 4: 0.25, 9: 0.5, 95: 0.5}),
         ({"schedule": "piecewise", "decay_steps": (50, 90)}, {0: 0.05, 49: 0.5, 50: 0.05, 89: 0.05, 90: 0.005}),
+        ({"schedule": "piecewise", "decay_steps": (50,), "decay_factor": 0.5}, {49: 0.5, 50: 0.25}),
+        ({"schedule": "piecewise"}, {0: 0.05, 95: 0.5}),
+        ({"schedule": "constant", "decay_steps": (50,)}, {95: 0.5}),
+        ({"schedule": "exponential", "decay_steps": (20,), "decay_factor": 0.5}, {19: 0.5, 20: 0.25}),
         ({"schedule": "exponential", "decay_steps": (20,)}, {0: 0.05, 19: 0.5, 20: 0.05, 95: 0.00005}),
         ({"schedule": "exponential", "decay_steps": (20,), "warmup_steps": 0}, {0: 0.5, 19: 0.5, 20: 0.05, 40: 0.005}),
     ],
@@ -113,4 +132,16 @@ def test_a_warm_up_multiplies_the_rates_of_the_whole_run(fields, rates):
     """100 steps of rate 0.5, the first 10 of them to warm up: what follows is not shifted, nor shortened."""
     given = {"train_steps": 100, "warmup_steps": 10, "learning_rate": 0.5, "decay_steps": ()}
     schedule = optimization.learning_rate_schedule(TrainConfig(**given | fields))
-    assert {step: float(schedule(step)) for step in rates} == pytest.approx(rates, rel=1e-3)
+    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(schedule))
+    for of in (schedule, again):
+        assert {step: float(of(step)) for step in rates} == pytest.approx(rates, rel=1e-3)
+
+
+def test_an_optimizer_or_a_schedule_that_is_given_takes_the_place_of_the_config_s():
+    given = keras.optimizers.schedules.CosineDecay(0.3, 10), keras.optimizers.Adam(0.7)
+    of_schedule, of_adam = (TrainConfig(keras_optimizer=given_optimizer.as_text(of)) for of in given)
+    assert float(optimization.learning_rate_schedule(of_schedule)(0)) == pytest.approx(0.3)
+    found = optimization.optimizer(of_adam)
+    assert isinstance(found, keras.optimizers.Adam) and optimization.learning_rate(found, 0) == pytest.approx(0.7)
+    compile_model(network := all_conv_resnet(SMALL), of_adam)
+    assert not hasattr(network.optimizer, "_exclude_from_weight_decay")  # which is the user's affair
