@@ -138,6 +138,7 @@ def test_every_variant_is_what_the_kept_runs_trained(experiment, names):
         if experiment == "norms":
             falls = [row["learning_rate"] / seed[0]["learning_rate"] for row in seed]
             drops = [sum(row["step"] > step for step in planned.decay_steps) for row in seed]
+            assert planned.data.eval_examples == 1_000
             assert steps == planned.train_steps and falls == pytest.approx([0.1**drop for drop in drops])
 
 
@@ -148,6 +149,8 @@ def test_every_variant_is_what_its_name_says(experiment):
         run, name = variant.config(base, variant.rates[0]), variant.name
         initializer = next((kind for kind in ("standard", "zero") if f"{kind} initializer" in name), "small")
         assert run.model.residual_initializer == initializer, name
+        if name.startswith("9 blocks a stage"):
+            assert (run.model.blocks_per_stage, run.model.widths) == ((9, 9, 9), (12, 24, 48)), name
         assert run.model.use_batch_norm == ("batch norm" in name) and run.model.shortcut == ("no shortcuts" not in name)
         assert run.model.train_projection == ("trained projection" in name)
         assert (run.optimizer, run.momentum) == ("momentum" if "SGD" in name else "muon", 0.9), name
