@@ -20,6 +20,7 @@ from refusals import refused
 from identity_matters import training
 from identity_matters.config import DataConfig, TrainConfig
 from identity_matters.data import folder as folder_module
+from identity_matters.data import photos
 from identity_matters.data.folder import files_to_evaluate_on, read_splits, split_files
 from identity_matters.data.source import open_source
 from identity_matters.errors import VaryingSizes
@@ -268,6 +269,7 @@ def test_a_png_gives_its_pixels(tmp_path):
         found = pixels(path, (5, 7, 1 if len(shape) == 2 else 3))
         np.testing.assert_array_equal(found, image.reshape(found.shape))
         assert found.dtype == np.uint8
+        np.testing.assert_array_equal(photos.read([str(path)], found.shape)[0], found)
 
 
 def test_modes_become_grey_or_colour(tmp_path):

@@ -67,6 +67,11 @@ def test_an_unknown_data_set_is_named_and_may_get_a_suggestion(offline, tmp_path
     assert words in refused(load, DataConfig(name, str(tmp_path)))
 
 
+def test_three_names_at_most_are_suggested(offline, tmp_path, monkeypatch):
+    monkeypatch.setattr(tfds, "list_builders", lambda **_: [f"cifra{number}" for number in range(5)])
+    assert refused(load, DataConfig("cifra", str(tmp_path))).count("cifra") == 1 + 3
+
+
 def test_a_set_that_is_not_prepared_says_to_download_and_leaves_nothing(offline, tmp_path):
     message = refused(load, DataConfig(dataset="cifar10", data_dir=str(tmp_path)))
     assert "--download" in message and str(tmp_path) in message
