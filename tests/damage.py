@@ -401,6 +401,7 @@ TABLES = {
     "NUL bytes": "step,loss\n1,\0\n",
     "a long field": f"step,loss\n1,{'1' * 200_000}\n",
     "a short row": "step,loss\n1,2\n2\n",
+    "a quote inside": 'step,loss\n1,"2"3\n',
     "no UTF-8": "step,loss\n1,\udcff\n",
     "a formula": 'step,variant\n1,"=HYPERLINK(""http://x"")"\n',
     "a formula in the head": "step,=1+1\n1,2\n",

@@ -20,7 +20,7 @@ from identity_matters.distributed import shared_run
 from identity_matters.distributed.workers import Workers
 from identity_matters.errors import UserError
 from identity_matters.experiments.ablations import AblationConfig
-from identity_matters.runs import checkpoint, directory, figures, tables
+from identity_matters.runs import checkpoint, config_json, directory, figures, tables
 from identity_matters.runs.config_json import (
     STATUSES,
     differing,
@@ -383,3 +383,15 @@ def test_a_file_of_data_may_be_moved_but_not_be_changed(tmp_path, kind):
     message = refused(directory, "moved.npz", "3c4d")
     assert "holds a run on other data: '1a2b', now '3c4d'; give the data as they were" in message
     assert "npz (moved.npz, third.npz)" in refused(directory, "third.npz", "3c4d")
+
+
+def test_paths_of_a_run_are_seen_from_where_it_was_started(tmp_path):
+    (tmp_path / "data").mkdir()
+    for fields in ({"data_dir": "data"}, {"npz": "gone.npz"}):
+        data = config_json.config_of({"folder": str(tmp_path), "config": {"data": fields}}, TrainConfig()).data
+        ((name, path),) = fields.items()
+        assert getattr(data, name) == str(tmp_path / path)
+
+
+def test_the_digest_of_an_older_run_s_data_has_its_present_name():
+    assert config_json._with_data_digest({"kind": "train", "npz_digest": "f"}) == {"kind": "train", "data_digest": "f"}
