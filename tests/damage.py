@@ -408,6 +408,8 @@ TABLES = {
 }
 RECORDS = {
     "empty": "",
+    "a list": "[]",
+    "no config": '{"kind": "train", "status": "done"}',
     "no kind": '{"config": {}, "status": "done"}',
     "an unknown status": '{"kind": "train", "config": {}, "status": "asleep"}',
     "no UTF-8": "\udcff",

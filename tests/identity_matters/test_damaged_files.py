@@ -89,6 +89,7 @@ def test_a_damaged_table_is_refused(tmp_path, text):
     for read in (tables.read_rows, tables.read_metrics):
         message = refused(read, str(path))
         assert str(path) in message and len(message) < 500
+        assert "line 3 has 1 cells" in message or text != damage.TABLES["a short row"]
 
 
 @pytest.mark.parametrize("text", damage.RECORDS.values(), ids=damage.RECORDS)

@@ -102,3 +102,11 @@ def test_tensorboard_gets_each_number_each_kernel_s_histogram_and_the_picture(ru
     assert [(call.args[0], call.kwargs["bins"]) for call in drawn] == [(f"weights/{k.name}", 64) for k in kernels]
     ((name, picture, step), _) = log._writer.add_image.call_args
     assert (name, step, picture.dtype) == ("pictures/convergence", 5, np.uint8) and (picture[0] == 255).all()
+
+
+def test_the_norms_of_kernels_are_averages_over_a_stage_and_over_all():
+    sizes = {"stem_conv": 2.0, "stage1_conv1": 1.0, "stage1_conv2": 3.0, "stage2_conv1": 6.0}
+    kernels = {name: keras.initializers.Constant(size) for name, size in sizes.items()}
+    convolutions = [keras.layers.Conv2D(1, 1, kernel_initializer=of, name=name) for name, of in kernels.items()]
+    found = metrics_log.kernel_norms(keras.Sequential([keras.Input((4, 4, 1)), *convolutions]))
+    assert found == {"kernel_norm": 3, "kernel_norm_stem": 2, "kernel_norm_stage1": 2, "kernel_norm_stage2": 6}

@@ -253,8 +253,8 @@ def top1_error(network, images, labels):
 def test_blocks_are_measured_in_any_order_each_on_the_output_of_the_one_before():
     network = all_conv_resnet(SMALL)
     measurement = near_identity.Measurement(network, x := images_for(network), np.zeros(7, int), ablate=False)
-    found = {number: measurement.row(number)["ratio"] for number in (1, 0)}
-    for number, block in enumerate(measurement.blocks[:2]):
+    found = {number: measurement.row(number)["ratio"] for number in (2, 1, 0)}
+    for number, block in enumerate(measurement.blocks[:3]):
         stream, branch, *_ = (np.asarray(part).reshape(7, -1) for part in block(x))
         ratios = np.linalg.norm(branch, axis=1) / np.linalg.norm(stream, axis=1)
         assert found[number] == pytest.approx(np.median(ratios), rel=1e-4)

@@ -395,3 +395,13 @@ def test_paths_of_a_run_are_seen_from_where_it_was_started(tmp_path):
 
 def test_the_digest_of_an_older_run_s_data_has_its_present_name():
     assert config_json._with_data_digest({"kind": "train", "npz_digest": "f"}) == {"kind": "train", "data_digest": "f"}
+
+
+def test_a_run_goes_on_with_a_path_named_otherwise_though_an_older_version_did_not_say_its_data(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    begin("run", TrainConfig(data=DataConfig(npz="a.npz")))
+    assert (tmp_path / "run" / "config.json").read_text().startswith('{\n  "')  # to be read by people too
+    same, other = (TrainConfig(data=DataConfig(npz=str(tmp_path / name))) for name in ("a.npz", "b.npz"))
+    with RunDirectory("run", same, data_digest="1f") as run:
+        assert run.status == "running"
+    assert "another config" in refused(RunDirectory, "run", other)

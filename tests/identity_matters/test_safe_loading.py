@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 from refusals import refused
 
+from identity_matters import safe_loading
 from identity_matters.evaluation import evaluate
 from identity_matters.model import ModelConfig, all_conv_resnet
 from identity_matters.safe_loading import largest_output, load_network
@@ -135,3 +136,12 @@ def test_the_output_of_a_layer_has_64_million_numbers_at_most(tmp_path, width, i
         assert largest_output(load_network(str(tmp_path / "model.keras"))) == 2**26
     else:
         assert "the output of a layer does not fit in memory" in refused(load_network, str(tmp_path / "model.keras"))
+
+
+def test_a_network_of_which_a_part_is_in_half_precision_is_tried_first(tmp_path, monkeypatch):
+    model = ModelConfig((8, 8, 1), widths=(2,), blocks_per_stage=(1,), stem_width=2, mixed_precision=True)
+    all_conv_resnet(model).save(tmp_path / "model.keras")
+    tried = []
+    monkeypatch.setattr(safe_loading, "require_sound_bfloat16", lambda: tried.append(True))
+    load_network(str(tmp_path / "model.keras"))
+    assert tried
