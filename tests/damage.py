@@ -268,7 +268,7 @@ KERAS: Table = {
     "a NaN": (last_weights(lambda file, name: file.__setitem__(name, np.full((8, 10), np.nan, "f4"))), "NaN"),
     "TFSMLayer": (described(add_tfsm_layer), FOREIGN),
     "TFSMLayer's constructor": (described(set_activation), FOREIGN),
-    "Lambda": (described(lambda c: layers(c)[1].update(class_name="Lambda")), FOREIGN),
+    "Lambda": (described(lambda c: layers(c)[1].update(class_name="Lambda")), f"it holds ['Lambda'], {FOREIGN}"),
     "a foreign module": (described(lambda c: layers(c)[1].update(EVIL)), FOREIGN),
     "deep": (described(lambda c: json.loads("[" * 900 + "]" * 900)), ),
     "junk": (lambda path: path.write_bytes(b"junk"), ),
