@@ -261,6 +261,22 @@ def test_blocks_are_measured_in_any_order_each_on_the_output_of_the_one_before()
         x = np.asarray(block.whole(x))
 
 
+def test_errors_without_blocks_are_those_of_the_others_one_after_another():
+    network = all_conv_resnet(dataclasses.replace(SMALL, residual_initializer="standard"))
+    blocks, images, shares = near_identity.split(network), images_for(network, count=150), []
+    labels, names = np.argmax(network(images), axis=1), [blocks[2].name, blocks[0].name]
+
+    def error(left_out):
+        x = images
+        for block in blocks:
+            x = block.without(x) if block.name in left_out else np.asarray(block.whole(x))
+        return np.mean(np.argmax(blocks[-1].rest(x), axis=1) != labels)
+
+    found = near_identity.errors_without(network, images, labels, names, shares.append)
+    assert found == pytest.approx([error(names[:count]) for count in range(3)])
+    assert 0 == found[0] < found[1] != found[2] and shares == [0.5, 0.5]  # 150 images are two batches
+
+
 def test_a_wide_layer_inside_a_branch_does_not_change_the_shape_of_the_block():
     (block,) = near_identity.split(block_of(layers.Conv2D(8, 1), layers.ReLU(), convolution()))
     assert block.keeps_shape
