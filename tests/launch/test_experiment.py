@@ -344,6 +344,17 @@ def test_a_table_that_is_damaged_or_no_file_is_named_in_one_line(again, name, ta
     assert ended.code == 1 and error.startswith("error: ") and table in error and "Traceback" not in ended.err
 
 
+def test_points_of_more_starts_than_there_are_are_refused(again):
+    def double(run_dir):
+        edit(run_dir, status="running")
+        (run_dir / "results.csv").unlink()
+        rows = read_rows(str(run_dir / "points.csv"))
+        write_metrics(str(run_dir / "points.csv"), [rows[-1], *rows])
+
+    ended = again("relu_search", double)
+    assert ended.code == 1 and not ended.out and "points.csv holds 2 of the 1 rows of" in ended.err
+
+
 @pytest.mark.parametrize("name", ["check_theory", "relu_search", "descent_map"])
 def test_a_readable_table_that_lacks_columns_is_named(launch, small, tmp_path, name):
     flags, *_ = COMMANDS[name]

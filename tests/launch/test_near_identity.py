@@ -28,7 +28,8 @@ def test_it_prints_a_line_a_block_and_draws(tiny_blocks):
     assert [row["num_removed"] for row in removed] == [0, 1]
     smallest = min(rows, key=lambda row: row["ratio"])
     assert removed[1]["last"] == smallest["block"] and removed[1]["error"] == smallest["error_without"]
-    assert json.loads((run_dir / "config.json").read_text())["num_examples"] == 40
+    contents = json.loads((run_dir / "config.json").read_text())
+    assert contents["num_examples"] == 40 and re.fullmatch("[0-9a-f]{16}", contents[trained_run.DIGEST])
 
 
 def test_how_many_blocks_can_be_removed_is_said_in_words_where_it_is_none_one_or_several():
