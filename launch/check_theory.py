@@ -64,7 +64,7 @@ def main(config: CheckConfig, run_dir: str | None = None) -> int:
     if config.claim:
         with explaining(refused_value):
             claims.claim_named(config.claim)
-    has_figures = config.draw or config.figures and not config.claim
+    has_figures = run_dir and (config.draw or config.figures and not config.claim)
     data = _experiments(config.seed) if has_figures else {}
     if config.draw:
         unknown = ", ".join(name for name in names if name not in data)
