@@ -16,7 +16,7 @@ import numpy as np
 
 from identity_matters.errors import explaining
 from shortcut_study.curvature.examples import Examples
-from shortcut_study.curvature.objective import Objective, first_reason, flat
+from shortcut_study.curvature.objective import Objective, flat
 
 
 class Backend:
@@ -25,7 +25,13 @@ class Backend:
     Args:
       objective, gauss_newton: The loss of a batch, and whether the Gauss–Newton matrix replaces the Hessian.
       precision: str. "highest" does not let a GPU round factors to TensorFloat-32; "default" does as the backend does.
-      examples: Over which the mean is; for others of the same shapes and types see `over`.
+      examples: Over which the mean is.
+
+    Attributes:
+      loss, gradient, products: Functions of (w, others, batch, scales), or of (w, others, vectors, batch, scales), with
+        all arguments on the device: the part of a batch.
+      scales: np.ndarray [outputs], or [batches, outputs]. Of each output's loss; the checks find them.
+      values: tuple. The trained weights, flat, and a list of the model's other variables.
     """
 
     grad: Callable
@@ -33,35 +39,55 @@ class Backend:
     vjp: Callable
     context: Callable  # a context in which all is computed
     compiled: Callable  # of a function of (w, others, batch, scales), or of (w, others, v, batch, scales)
-    refusals: tuple[type[Exception], ...] = ()  # what operations raise for examples that they do not take
     num_devices = 1  # among which a batch is divided
-    num_checked = 4  # examples of the first batch: enough to see a term that is missing
-    scales: np.ndarray  # of each output, in the loss: what the checks find
+    fixed_size: int | None = None  # of each batch, if the model takes no other
+    scales: np.ndarray
 
     def __init__(self, objective: Objective, gauss_newton: bool, precision: str, examples: Examples) -> None:
-        self.objective, self.dtype, self.examples, self.precision = objective, objective.dtype, examples, precision
-        self._arguments = gauss_newton, precision, examples
+        self.objective = objective
+        self.dtype = objective.dtype
+        self.examples = examples
+        self.precision = precision
+        self.gauss_newton = gauss_newton
         self.on_batch: Callable = lambda: None
         product = self._gauss_newton_product if gauss_newton else self._hessian_product
         self.move_to(objective.model)
-        self._loss, self._gradient = self.compiled(objective.total), self.compiled(self.grad(objective.total))
+        self.loss = self.compiled(objective.total)
+        self.gradient = self.compiled(self.grad(objective.total))
         self._product = self.compiled(product, has_vector=True)
 
-    def over(self, examples: Examples, scales: np.ndarray, dtype: str | None = None) -> "Backend":
-        """Returns the same over other examples, and in another type if it is given."""
-        is_same = dtype in (None, self.dtype)
-        other = copy.copy(self) if is_same else type(self)(self.objective._replace(dtype=dtype), *self._arguments)
-        other.examples, other.scales, other.on_batch = examples, scales, lambda: None
+    def exact(self) -> "Backend":
+        """Returns the same in float64."""
+        if self.dtype == "float64":
+            return self
+        return type(self)(self.objective._replace(dtype="float64"), self.gauss_newton, self.precision, self.examples)
+
+    def over(self, examples: Examples, scales: np.ndarray) -> "Backend":
+        """Returns the same over other examples."""
+        other = copy.copy(self)
+        other.examples = examples
+        other.scales = scales
+        other.on_batch = lambda: None
         return other
 
+    def num_checked(self, least: int) -> int:
+        """Returns how many examples, at least so many if there are, fit into batches that are compiled already."""
+        return least if self.fixed_size is None else self.fixed_size * -(-least // self.fixed_size)
+
     def move_to(self, model: keras.Model) -> None:
-        """Takes copies of a model's present values: the trained weights, flat, and a list of its other variables."""
+        """Takes copies of a model's present values."""
         others = [(v, self.dtype if "float" in v.dtype else v.dtype) for v in model.non_trainable_variables]
         copies = [self.place(keras.ops.convert_to_numpy(variable), dtype) for variable, dtype in others]
         self.values = self.place(flat(model.trainable_variables, self.dtype)), copies
 
-    def own_gradient(self) -> np.ndarray | None:
-        """Returns the gradient [dim] in the model's own variables, None where Keras takes it as this backend does."""
+    def trace_products(self) -> None:
+        """Traces the product if the backend can do so; ValueError names an operation without a second derivative."""
+
+    def keras_gradient(self, batch: tuple, scale: float) -> list[np.ndarray] | None:
+        """Returns the gradient of Keras's own loss over a batch on the device, times a scale, in the model's variables.
+
+        None if Keras takes it as this backend does.
+        """
 
     def place(self, array: Any, dtype: str | None = None) -> Any:
         """Returns an array on the device."""
@@ -78,44 +104,23 @@ class Backend:
             return function(*arguments)
 
     def refused(self, error: Exception) -> Exception | None:
-        """Returns one line for what operations say of examples that they do not take."""
-        reason = f"the model or the loss does not take these examples: {first_reason(error)}"
-        return ValueError(reason) if isinstance(error, self.refusals) else None
+        """The rule that turns what operations raise for examples that they do not take into a ValueError."""
+        return None
 
-    def counts(self) -> np.ndarray:
-        """Returns for each output how many values count in the loss."""
-
-        def of_batch(w: Any, others: list, batch: tuple) -> list:
-            return [part.count for part in self.objective.parts(w, others, batch)]
-
-        batches = (self.on_device(batch) for batch in self.examples.batches())
-        counts = [[float(n) for n in self.evaluate(of_batch, *self.values, batch)] for batch in batches]
-        return np.sum(counts, axis=0)
-
-    def loss(self, w: Any) -> float:
-        """Returns the loss at some weights on the device."""
-        return float(self._sum(self._loss, w))
-
-    def gradient(self, w: Any) -> np.ndarray:
-        """Returns the gradient [dim] at some weights on the device."""
-        return self._sum(self._gradient, w)
-
-    def product(self, w: Any, vectors: np.ndarray) -> np.ndarray:
-        """Returns the products [k, dim] with vectors [k, dim] at some weights on the device."""
-        return self._sum(self.products_over, w, self.place(vectors))
-
-    def products_over(self, w: Any, others: list, vectors: Any, *batch: Any) -> Any:
-        """Returns the products over one batch, all of it on the device."""
-        return keras.ops.stack([self._product(w, others, vector, *batch) for vector in vectors])
-
-    def _sum(self, function: Callable, w: Any, *vectors: Any) -> np.ndarray:
-        arguments, scales, total = (w, self.values[1], *vectors), self.place(self.scales), None
-        for batch in self.examples.batches():
+    def total(self, function: Callable, w: Any, *vectors: Any) -> np.ndarray:
+        """Returns the sum over all batches of `loss`, `gradient` or `products` at weights on the device."""
+        batches = self.examples.batches
+        total = None
+        for batch, scales in zip(batches, np.broadcast_to(self.scales, (len(batches), np.shape(self.scales)[-1]))):
             with explaining(self.refused), self.context():
-                part = function(*arguments, self.on_device(batch), scales)
+                part = function(w, self.values[1], *vectors, self.on_device(batch), self.place(scales))
                 total = part if total is None else total + part
             self.on_batch()
         return keras.ops.convert_to_numpy(total)
+
+    def products(self, w: Any, others: list, vectors: Any, *batch: Any) -> Any:
+        """Returns the products [k, dim] with vectors [k, dim] over one batch."""
+        return keras.ops.stack([self._product(w, others, vector, *batch) for vector in vectors])
 
     def second_derivative(self, function: Callable, at: Any, v: Any) -> Any:
         """Returns the product of a function's second derivative with a vector: forward mode over reverse mode."""
@@ -127,19 +132,30 @@ class Backend:
     def _hessian_product(self, w: Any, others: list, v: Any, batch: tuple, scales: Any) -> Any:
         return self.second_derivative(lambda w: self.objective.total(w, others, batch, scales), w, v)
 
-    def _gauss_newton_product(self, w: Any, others: list, v: Any, batch: tuple, scales: Any) -> Any:
+    def loss_of_outputs(self, w: Any, others: list, batch: tuple, scales: Any, like: Any) -> Callable:
+        """Returns the loss of a batch as a function of flat outputs, in the structure and with the masks of `like`."""
         objective, (x, y, *sample_weight) = self.objective, batch
-        with objective.at(w, others):  # for the structure and the masks
-            like = objective.outputs(x)
 
-        def outputs_of(w: Any) -> list:
+        def loss(outputs: list) -> Any:
             with objective.at(w, others):
-                return [keras.ops.cast(z, self.dtype) for z in keras.tree.flatten(objective.outputs(x))]
-
-        def loss_of(outputs: list) -> Any:
-            with objective.at(w, others):
-                sums = objective.sums(y, objective.with_masks(outputs, like), *sample_weight)
+                sums = objective.sums(x, y, objective.with_masks(outputs, like), *sample_weight)
             return sum(scales[i] * part.total for i, part in enumerate(sums))
 
+        return loss
+
+    def outputs(self, w: Any, others: list, batch: tuple) -> tuple[list, Any]:
+        """Returns the flat outputs of a batch in the objective's type, and the outputs as the model gives them."""
+        with self.objective.at(w, others):
+            like = self.objective.outputs(batch[0])
+            # New tensors: Keras's losses would go back from a softmax's outputs to its inputs, past these.
+            return [keras.ops.cast(z, self.dtype) + 0 for z in keras.tree.flatten(like)], like
+
+    def _gauss_newton_product(self, w: Any, others: list, v: Any, batch: tuple, scales: Any) -> Any:
+        _, like = self.outputs(w, others, batch)
+
+        def outputs_of(w: Any) -> list:
+            return self.outputs(w, others, batch)[0]
+
         outputs, pushed = self.jvp(outputs_of, (w,), (v,))
-        return self.vjp(outputs_of, w)[1](self.second_derivative(loss_of, outputs, pushed))[0]
+        loss = self.loss_of_outputs(w, others, batch, scales, like)
+        return self.vjp(outputs_of, w)[1](self.second_derivative(loss, outputs, pushed))[0]

@@ -67,7 +67,7 @@ class HessianCallback(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict | None = None) -> None:
         """Checks and compiles the products."""
-        self._hessian, self._is_measured = Hessian(self.model, **self._examples._asdict(), **self._options), False
+        self._hessian, self._is_measured = Hessian(self.model, self._examples, **self._options), False
         if self._log_dir is not None:
             import tensorflow as tf
 

@@ -33,10 +33,15 @@ class Backend(backend.Backend):
         mesh = jax.sharding.Mesh(np.array(jax.devices()), ("examples",))
         self._shared = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("examples"))
         self._everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-        self._batch_size = size = examples.batch_size
-        # Few, as on a CPU XLA's convolutions are slow in float64; so many that some of them make a batch.
-        self.num_checked = size if objective.training else 2 - size % 2
+        self._batch_size = examples.batch_size
         super().__init__(objective, gauss_newton, precision, examples)
+
+    def num_checked(self, least: int) -> int:
+        """Returns how many examples, at least so many, fill whole batches, once or several times."""
+        size = self._batch_size
+        if size <= least or self.objective.training:
+            return size * -(-least // size)
+        return next(number for number in range(least, size + 1) if size % number == 0)
 
     def compiled(self, function: Callable, has_vector: bool = False) -> Callable:
         """Returns the function, compiled, of several vectors where it takes one; it waits for its result."""
@@ -49,18 +54,19 @@ class Backend(backend.Backend):
         jitted = jax.jit(along if has_vector else function, out_shardings=self._everywhere)
         return lambda *arguments: jax.block_until_ready(jitted(*arguments))
 
-    def products_over(self, w: Any, others: list, vectors: Any, *batch: Any) -> jax.Array:
+    def products(self, w: Any, others: list, vectors: Any, *batch: Any) -> jax.Array:
         """Returns the products over one batch, all of it on the device."""
         data, scales = batch
-        if len(keras.tree.flatten(data)[0]) == self.num_checked:
-            repeats = self._batch_size // self.num_checked  # XLA would compile anew for another shape
+        size = len(keras.tree.flatten(data)[0])
+        if size < self._batch_size and self._batch_size % size == 0:  # XLA would compile anew for another shape
+            repeats = self._batch_size // size
             repeated = keras.tree.map_structure(lambda array: np.concatenate([np.asarray(array)] * repeats), data)
             data, scales = self.on_device(repeated), scales / repeats
         parts = [vectors[start : start + AT_ONCE] for start in range(0, len(vectors), AT_ONCE)]
         return jax.numpy.concatenate([self._product(w, others, part, data, scales) for part in parts])
 
     def evaluate(self, function: Callable, *arguments: Any) -> Any:
-        """Returns the value of a function, compiled, as each operation by itself would be compiled too."""
+        """Returns the value of a function, compiled once for each function and shape."""
         return super().evaluate(jax.jit(function), *arguments)
 
     def place(self, array: Any, dtype: str | None = None) -> jax.Array:
@@ -79,6 +85,6 @@ class Backend(backend.Backend):
 
     @contextlib.contextmanager
     def context(self) -> Iterator[None]:
-        """Opens a context with the precision asked for, and with 64-bit numbers where the objective has them."""
+        """Context manager: the precision asked for, and 64-bit numbers if the objective has them."""
         with jax.default_matmul_precision(self.precision), jax.enable_x64(self.dtype == "float64"):
             yield

@@ -3,6 +3,7 @@
     equations                                     code
     L(w) = Σ_o c_o / n_o Σ_batches Σ ℓ_o          Objective.total: a batch's part, scales = c_o / n_o; ℓ a value each
     n_o                                           how many values count in all: not those that a mask leaves out
+    L(w) = Σ_batches m_b / m · compute_loss       if the model's class overrides compute_loss: m_b of m examples
 
 Wherever a Keras variable is read inside of a keras.StatelessScope, in a layer, a Lambda, a closure or the loss, it is
 the given tensor; no variable changes. Random numbers that Keras's seed generators draw are the same at each call.
@@ -24,6 +25,7 @@ from keras.src.trainers.compile_utils import CompileLoss, get_loss
 from identity_matters.fields import require
 
 MEANS = "sum_over_batch_size", "mean", "mean_with_sample_weight"
+COMPUTE_LOSS = "compute_loss"  # in place of a loss: the model's own method
 
 
 class Sum(NamedTuple):
@@ -32,21 +34,20 @@ class Sum(NamedTuple):
     total: Any  # sum of its values, each times its sample weight
     count: Any  # how many values count
     factor: float  # the loss's weight among those of other outputs
-    by_shape: bool  # whether the count follows from the number of examples
 
 
 class Objective(NamedTuple):
     """The loss of a model over a batch: for each output a Keras loss, as compile understands it."""
 
     model: keras.Model  # built
-    loss: Any  # as compile takes it; its mean over values is taken, whatever its reduction
+    loss: Any  # as compile takes it; its mean over values is taken, whatever its reduction; or COMPUTE_LOSS
     loss_weights: Any  # as compile takes them
     training: bool  # as the model is called
     dtype: str  # in which all is computed
 
     @contextlib.contextmanager
     def at(self, w: Any, others: Sequence) -> Iterator[keras.StatelessScope]:
-        """Opens a context in which the model's trained variables, flat in w, and its other ones have given values."""
+        """Context manager: the model's trained variables, flat in w, and its other ones have given values."""
         trained = self.model.trainable_variables
         values = [*zip(trained, parts_of(w, trained, ops)), *zip(self.model.non_trainable_variables, others)]
         with computing_in(self.model, self.dtype), keras.StatelessScope(values, collect_losses=True) as scope:
@@ -72,21 +73,26 @@ class Objective(NamedTuple):
         """Returns the loss over a batch of each output that has one."""
         x, y, *sample_weight = batch
         with self.at(w, others):
-            return self.sums(y, self.outputs(x), *sample_weight)
+            return self.sums(x, y, self.outputs(x), *sample_weight)
 
     def total(self, w: Any, others: Sequence, batch: tuple, scales: Any) -> Any:
         """Returns the sum of a batch's losses, those of each output times its scale."""
         return sum(scales[i] * part.total for i, part in enumerate(self.parts(w, others, batch)))
 
-    def sums(self, y: Any, outputs: Any, sample_weight: Any = None) -> list[Sum]:
-        """Returns the loss of each output that has one."""
+    def sums(self, x: Any, y: Any, outputs: Any, sample_weight: Any = None) -> list[Sum]:
+        """Returns the loss of each output that has one, or one loss if it is the model's compute_loss."""
+        if self.loss is COMPUTE_LOSS:
+            count = ops.cast(ops.shape(keras.tree.flatten(x)[0])[0], self.dtype)
+            value = ops.cast(self.by_keras(x, y, outputs, sample_weight), self.dtype)
+            return [Sum(value * count, count, 1.0)]
         names = list(outputs) if isinstance(outputs, dict) else getattr(self.model, "output_names", None)
         flat = _by_name(outputs, names, 1)
         names = names or list(map(str, range(len(flat))))
         parts = (_by_name(tree, names, len(flat)) for tree in (y, self.loss, self.loss_weights, sample_weight))
         rows = [*zip(names, flat, *parts)]
         for name, _, labels, loss, *_ in rows:
-            require(loss is None or labels is not None, f"output {name} has a loss and no labels")
+            has_labels = labels is not None and labels.shape[1:] != (0,)  # which `gathered` writes for None
+            require(loss is None or has_labels, f"output {name} has a loss and no labels")
         return [self._sum(get_loss(loss, y, z), y, z, *rest) for _, z, y, loss, *rest in rows if loss is not None]
 
     def _sum(self, loss: keras.losses.Loss, labels: Any, outputs: Any, factor: Any, weight: Any) -> Sum:
@@ -103,33 +109,63 @@ class Objective(NamedTuple):
         require(values.shape[0] in (None, z.shape[0]), f"{one}, it gave {values.shape} for {z.shape}")
         masks = [ops.cast(of, self.dtype) for of in (mask, get_keras_mask(values)) if of is not None]
         values, counted = ops.cast(values, self.dtype), math.prod(masks)
-        count, by_shape = ops.cast(ops.size(values), self.dtype), not masks
+        count = ops.cast(ops.size(values), self.dtype)
         if masks:
             count = count * ops.mean(counted)
             values = ops.where(_like(counted, values) > 0, values, 0)  # where a value that does not count is NaN too
-        if weight is not None:
+        if weight is not None and weight.shape[1:] != (0,):
+            fits = len(weight.shape) <= len(values.shape) or tuple(weight.shape[len(values.shape) :]) == (1,)
+            taken, got = (f"[{', '.join(['m', *map(str, a.shape[1:])])}]" for a in (values, weight))
+            require(fits, f"sample_weight must be {taken} or [m, 1] for one loss per example, got {got}")
             weight = _like(ops.cast(weight, self.dtype), values)
             values = values * weight
             if loss.reduction == "mean_with_sample_weight":
-                by_shape, count = False, ops.sum(weight * _like(counted, values) if masks else weight)
-        return Sum(ops.sum(values), count, 1.0 if factor is None else float(factor), by_shape)
+                count = ops.sum(weight * _like(counted, values) if masks else weight)
+        return Sum(ops.sum(values), count, 1.0 if factor is None else float(factor))
 
-    def by_keras(self, y: Any, outputs: Any, sample_weight: Any = None) -> Any:
-        """Returns the loss of a batch as compile's own code computes it, in its own type, the mean for every loss."""
+    def by_keras(self, x: Any, y: Any, outputs: Any, sample_weight: Any = None) -> Any:
+        """Returns the loss of a batch as Keras's own code computes it, in its own type: compile's, or compute_loss.
+
+        The mean is taken for every loss, and weight penalties are left out.
+        """
+        if self.loss is COMPUTE_LOSS:
+            with _without_weight_penalties(self.model):
+                return self.model._compute_loss(x, y, outputs, sample_weight, training=self.training)
 
         def mean_of(loss: Any) -> Any:
             is_mean = not isinstance(loss, keras.losses.Loss) or loss.reduction in MEANS
             return loss if is_mean else _changed(loss, reduction="sum_over_batch_size")
 
-        loss, names = keras.tree.map_structure(mean_of, self.loss), getattr(self.model, "output_names", None)
+        def without_nothing(tree: Any) -> Any:
+            is_nothing = lambda array: array.shape[1:] == (0,)
+            return keras.tree.map_structure(lambda array: None if is_nothing(array) else array, tree)
+
+        loss = keras.tree.map_structure(mean_of, self.loss)
+        names = getattr(self.model, "output_names", None)
+        y = without_nothing(y)
+        if sample_weight is not None:
+            sample_weight = without_nothing(sample_weight)
         if isinstance(sample_weight, dict) and isinstance(outputs, dict):
             sample_weight = dict.fromkeys(outputs) | sample_weight  # Keras's own code asks for each
         return CompileLoss(loss, self.loss_weights, output_names=names)(y, outputs, sample_weight)
 
 
 @contextlib.contextmanager
+def _without_weight_penalties(model: keras.Model) -> Iterator[None]:
+    """Context manager: no variable of a model has a regulariser."""
+    before = [(variable, variable.regularizer) for variable in model.trainable_variables]
+    try:
+        for variable, _ in before:
+            variable.regularizer = None
+        yield
+    finally:
+        for variable, regularizer in before:
+            variable.regularizer = regularizer
+
+
+@contextlib.contextmanager
 def computing_in(model: keras.Model, dtype: str) -> Iterator[None]:
-    """Opens a context in which a model's layers, inputs and floating variables say that they are of a type.
+    """Context manager: a model's layers, inputs, losses and floating variables say that they are of a type.
 
     Values of that type that a StatelessScope maps to the variables then pass through the model without a cast, as those
     of a model that was made in that type. The variables' own values stay as they are.
@@ -144,6 +180,8 @@ def computing_in(model: keras.Model, dtype: str) -> Iterator[None]:
         inputs = [layer] if isinstance(layer, keras.layers.InputLayer) else getattr(graph, "_inputs", None) or []
         changes += [(x, "_dtype", dtype) for x in inputs if "float" in x.dtype]  # to which they are cast
     changes += [(variable, "_dtype", dtype) for variable in model.variables if "float" in variable.dtype]
+    for loss in _compiled_losses(model):  # in which compute_loss may compute
+        changes += [(loss, "_dtype", dtype), (loss, "_dtype_policy", keras.dtype_policies.DTypePolicy(dtype))]
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
     narrowed = BIT64_TO_BIT32_DTYPE["float64"]
     try:
@@ -156,6 +194,15 @@ def computing_in(model: keras.Model, dtype: str) -> Iterator[None]:
         BIT64_TO_BIT32_DTYPE["float64"] = narrowed
         for owner, name, value in before:
             object.__setattr__(owner, name, value)
+
+
+def _compiled_losses(model: keras.Model) -> list[keras.losses.Loss]:
+    """Returns the losses that Keras's compute_loss calls."""
+    compiled = getattr(model, "_compile_loss", None)
+    found = keras.tree.flatten(getattr(model, "loss", None)) if compiled else []
+    found += [compiled, *(part.loss for part in compiled._flat_losses or ())] if compiled else []
+    distinct = {id(loss): loss for loss in found if isinstance(loss, keras.losses.Loss)}
+    return [*distinct.values()]
 
 
 def _changed(loss: keras.losses.Loss, **attributes: Any) -> keras.losses.Loss:
@@ -187,11 +234,26 @@ def _like(factors: Any, values: Any) -> Any:
 
 
 def loss_of(model: keras.Model, loss: Any = None, loss_weights: Any = None) -> tuple[Any, Any]:
-    """Returns a loss and its weights as given, else those of compile, else the cross-entropy of logits."""
-    if loss is None and getattr(model, "loss", None) is not None:
+    """Returns a loss and its weights as given, else what `fit` minimises, else the cross-entropy of logits.
+
+    Raises ValueError if the model's class overrides train_step, whose loss nothing knows.
+    """
+    if loss is not None:
+        return loss, loss_weights
+    name = type(model).__name__
+    if _overrides(model, "train_step"):
+        raise ValueError(f"{name} overrides train_step, so that its loss is not known here; pass loss=…")
+    if _overrides(model, "compute_loss"):
+        require(loss_weights is None, f"loss_weights have no effect on {name}.compute_loss; pass loss=… with them")
+        return COMPUTE_LOSS, None
+    if getattr(model, "loss", None) is not None:
         compiled = getattr(getattr(model, "_compile_loss", None), "_user_loss_weights", None)
         return model.loss, compiled if loss_weights is None else loss_weights
-    return keras.losses.SparseCategoricalCrossentropy(from_logits=True) if loss is None else loss, loss_weights
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=True), loss_weights
+
+
+def _overrides(model: keras.Model, name: str) -> bool:
+    return getattr(type(model), name) is not getattr(keras.Model, name)
 
 
 def own_dtype(model: keras.Model) -> str:
@@ -199,10 +261,12 @@ def own_dtype(model: keras.Model) -> str:
     return "float64" if "float64" in {variable.dtype for variable in model.trainable_variables} else "float32"
 
 
-def loss_name(loss: Any) -> str:
-    """Returns the name of a loss: its class, its name, or that of the function."""
+def loss_name(loss: Any, model: keras.Model) -> str:
+    """Returns the name of a loss: its class, its name, or that of the function or the method."""
+    if loss is COMPUTE_LOSS:
+        return f"{type(model).__name__}.compute_loss"
     if isinstance(loss, list | tuple | dict):
-        return ", ".join(loss_name(of) for of in keras.tree.flatten(loss))
+        return ", ".join(loss_name(part, model) for part in keras.tree.flatten(loss))
     if isinstance(loss, str):
         return loss
     return type(loss).__name__ if isinstance(loss, keras.losses.Loss) else getattr(loss, "__name__", repr(loss))
@@ -212,6 +276,11 @@ def first_reason(error: Exception) -> str:
     """Returns what an error says, in one line: of Keras's, the part in bold; without the names of nodes."""
     text = re.search("\x1b\\[1m(.*)", str(error)) or re.search("(.*)", str(error))
     return re.sub(r"\x1b\[0m|\{\{.*?\}\} ?| ?\[Op:.*", "", text[1]).strip()
+
+
+def unfit_examples(error: Exception) -> ValueError:
+    """Returns the error for examples that an operation of the model or the loss does not take."""
+    return ValueError(f"the model or the loss does not take these examples: {first_reason(error)}")
 
 
 def flat(arrays: Sequence, dtype: str) -> np.ndarray:

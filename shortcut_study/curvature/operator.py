@@ -21,12 +21,12 @@ import scipy.sparse.linalg
 
 from identity_matters.errors import explaining
 from identity_matters.fields import require, require_counts
-from shortcut_study.curvature import checks
+from shortcut_study.curvature import checks, derivative_checks
 from shortcut_study.curvature.estimators import Diagonal, Trace, hutchinson, xdiag, xtrace
-from shortcut_study.curvature.examples import Examples, gathered
+from shortcut_study.curvature.examples import gathered
 from shortcut_study.curvature.landscapes import Landscape, losses_around
 from shortcut_study.curvature.model_spectrum import Groups, ModelSpectrum, PartSpectra, part_row, parts, positions
-from shortcut_study.curvature.objective import Objective, loss_name, loss_of, own_dtype
+from shortcut_study.curvature.objective import COMPUTE_LOSS, Objective, loss_name, loss_of, own_dtype
 from shortcut_study.curvature.quadrature import ORDER, deflated_quadrature
 from shortcut_study.curvature.watched import Watched
 
@@ -54,13 +54,15 @@ class Hessian:
       x: [m, …] as the model takes them, or a list or dict for several inputs; or, without y, batches: a
         tf.data.Dataset, a PyDataset or an iterable of (x, y) or (x, y, sample_weight), which are read once.
       y, sample_weight: [m] or what the loss takes, or a list or dict for several outputs.
-      loss, loss_weights: As compile takes them. None: those of compile, else the cross-entropy of logits. The mean over
-        values is taken, for every reduction; with ignore_class or a mask, over those that count.
+      loss, loss_weights: As compile takes them. None: what `fit` minimises, the model's compute_loss if its class
+        overrides it, else the loss of compile, else the cross-entropy of logits. The mean over values is taken, for
+        every reduction; with ignore_class or a mask, over those that count.
       variables: Some of model.trainable_variables: only their diagonal block. Costs as much as all.
       gauss_newton: bool. The Gauss–Newton matrix Jᵀ∇²ℓJ in place of the Hessian (weights in a loss held).
       training: bool. Batch normalisation by each batch's own moments, so that batch_size belongs to the definition of
         the loss. Dropout has one mask then, that of its generator's present state.
-      batch_size: int. Examples at a time; sets the memory, not the result. None: chosen by their size.
+      batch_size: int. Examples at a time; sets the memory, not the result: a loss for which it would is refused, unless
+        one batch holds all examples. None: chosen by their size.
       dtype: "float32" or "float64". None: that of the weights, also of a model in mixed precision.
       precision: "highest", or "default": a GPU may then round factors to TensorFloat-32, 0.2 % off and faster.
       on_batch: callable. Called without arguments after each batch.
@@ -68,10 +70,13 @@ class Hessian:
     Attributes:
       shape, dtype: (dim, dim), and the NumPy type of products.
       num_weights: int. Of all trained weights, which `variables` may choose some of.
-      rounding: float. Of a product, as a share of it, at a point near the weights.
+      rounding: float. Of a product, relative to it, at the weights and near them; NaN if it is not known.
+      is_checked_by_differences: bool. Whether products agree with differences of gradients, at the weights or near
+        them. Otherwise, as at a kink of ReLU or with Dropout in training, nothing could be compared.
+      is_coupled: bool. Whether the loss of an example depends on the others of its batch.
 
     Raises:
-      ValueError: in one line, what is not taken or has no Hessian, as `checks` finds before the first number.
+      ValueError: what is not accepted or has no Hessian; `checks` and `derivative_checks` say what is compared.
     """
 
     def __init__(
@@ -92,47 +97,57 @@ class Hessian:
         on_batch: Callable | None = None,
     ) -> None:
         checks.check_model(model, dtype)
-        name, precisions = keras.backend.backend(), ", ".join(PRECISIONS)
+        name = keras.backend.backend()
         require(name in BACKENDS, f"Hessian products need KERAS_BACKEND=tensorflow, jax or torch, got {name}")
-        require(precision in PRECISIONS, f"precision must be one of {precisions}, got {precision!r}")
+        known = precision in PRECISIONS
+        require(known, f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
         dtype = dtype or own_dtype(model)
-        self.model, self.on_batch, self.dtype, self.gauss_newton = model, on_batch, np.dtype(dtype).type, gauss_newton
-        self.loss_is_default = loss is None and getattr(model, "loss", None) is None
-        self.objective = objective = Objective(model, *loss_of(model, loss, loss_weights), training, dtype)
+        self.model = model
+        self.on_batch = on_batch
+        self.dtype = np.dtype(dtype).type
+        self.gauss_newton = gauss_newton
+        self.objective = Objective(model, *loss_of(model, loss, loss_weights), training, dtype)
+        self.loss_is_default = loss is None and self.objective.loss is not COMPUTE_LOSS and not _has_loss(model)
         examples = gathered(x, y, batch_size, sample_weight, model)
-        checks.check_examples(examples, objective.loss, self.loss_is_default, model)
-        of_backend = importlib.import_module(BACKENDS[name]).Backend
-        devices, size = of_backend.num_devices, examples.batch_size
-        size = -(-size // devices) * devices if batch_size is None else size  # which several devices divide
-        variables = None if variables is None else [*variables]
-        self._chosen = np.s_[:] if variables is None else positions(model, variables)
+        checks.check_examples(examples, self.objective.loss, self.loss_is_default, model)
+        backend = importlib.import_module(BACKENDS[name]).Backend
+        devices = backend.num_devices
+        if batch_size is None and examples.batch_size % devices:
+            size = min(-(-examples.batch_size // devices) * devices, len(examples))  # which the devices divide
+            examples = examples.take(np.arange(len(examples)), size)
+        self.examples = examples.cast_inputs(dtype)
+        self._chosen = np.s_[:] if variables is None else positions(model, [*variables])
         self.num_weights = sum(math.prod(variable.shape) for variable in model.trainable_variables)
-        self.shape = (sum(math.prod(v.shape) for v in variables or model.trainable_variables),) * 2
-        # Whole numbers stay what they are: an id beyond 2²⁴ is another one in float32.
-        floats = keras.tree.map_structure(lambda a: a.astype(dtype) if a.dtype.kind == "f" else a, examples.x)
-        self.examples = Examples(floats, *examples[1:3], min(size, len(examples)))
-        self.num_batches = -(-len(examples) // self.examples.batch_size)
-        self._backend = of_backend(objective, gauss_newton, precision, self.examples)
+        dim = self.num_weights if variables is None else len(self._chosen)
+        self.shape = (dim, dim)
+        self.num_batches = len(self.examples.batches)
+        self._backend = backend(self.objective, gauss_newton, precision, self.examples)
         with explaining(self._backend.refused):
-            self._backend.scales, self.rounding = checks.check(self._backend, self.loss_is_default, not gauss_newton)
+            checked = derivative_checks.check(self._backend, self.loss_is_default)
+        self._backend.scales = checked.scales
         self._backend.on_batch = lambda: self.on_batch and self.on_batch()
+        self.rounding = checked.rounding
+        self.is_checked_by_differences = checked.by_differences
+        self.is_coupled = checked.is_coupled
 
     @property
     def loss_in_words(self) -> str:
         """Which mean over how many examples the loss is."""
-        loss = "cross-entropy of logits" if self.loss_is_default else loss_name(self.objective.loss)
-        return f"mean {loss} over {len(self.examples):,} examples"
+        loss = "cross-entropy of logits" if self.loss_is_default else loss_name(self.objective.loss, self.model)
+        batches = f" in batches of {self.examples.batch_size:,}" if self.is_coupled else ""
+        return f"mean {loss} over {len(self.examples):,} examples{batches}"
 
     def problem(self) -> dict[str, list]:
         """Returns the arrays and words that decide the products, by what they are."""
         loss, loss_weights, training = self.objective[1:4]
-        losses = [of for of in keras.tree.flatten(loss) if isinstance(of, keras.losses.Loss)]
+        losses = [part for part in keras.tree.flatten(loss) if isinstance(part, keras.losses.Loss)]
         matrix = [str(self.dtype), str(training), str(self.gauss_newton), np.arange(self.num_weights)[self._chosen]]
-        matrix += [str(self.examples.batch_size)] * training  # which then belongs to the loss
+        if self.is_coupled:  # the batch size then belongs to the loss
+            matrix.append(str(self.examples.batch_size))
         return {
             "weights": [keras.ops.convert_to_numpy(array) for array in keras.tree.flatten(self._backend.values)],
-            "examples": keras.tree.flatten(self.examples.part(0, len(self.examples))),
-            "loss": [loss_name(loss), *(str(of.get_config()) for of in losses), str(loss_weights)],
+            "examples": self.examples.arrays(),
+            "loss": [loss_name(loss, self.model), *(str(part.get_config()) for part in losses), str(loss_weights)],
             "matrix": matrix,
         }
 
@@ -147,16 +162,13 @@ class Hessian:
         require(fits, f"the vector must have shape ({dim},), or ({dim}, k) for k of them, got {v.shape}")
         vectors = np.zeros((math.prod(v.shape[1:]), self.num_weights), self.dtype)
         vectors[:, self._chosen] = v.reshape(dim, -1).T
-        products = self._sum(vectors)[:, self._chosen]
-        return products[0] if v.ndim == 1 else products.T
-
-    def _sum(self, vectors: np.ndarray) -> np.ndarray:
-        total = self._backend.product(self._backend.values[0], vectors)
-        if not np.isfinite(total).all():
+        products = self._backend.total(self._backend.products, self._backend.values[0], self._backend.place(vectors))
+        if not np.isfinite(products).all():
             is_finite = np.isfinite(keras.ops.convert_to_numpy(self._backend.values[0])).all()
-            what = "loss, or a derivative of it, is" if is_finite else "model's weights are"
-            raise ValueError(f"there is no Hessian product: the {what} NaN or infinite")
-        return total
+            subject = "loss, or a derivative of it, is" if is_finite else "model's weights are"
+            raise ValueError(f"there is no Hessian product: the {subject} NaN or infinite")
+        products = products[:, self._chosen]
+        return products[0] if v.ndim == 1 else products.T
 
     def part(self, vector: np.ndarray) -> np.ndarray:
         """Returns of a vector for all trained weights the entries that this matrix has rows for."""
@@ -164,11 +176,11 @@ class Hessian:
 
     def loss_at(self, step: np.ndarray | None = None) -> float:
         """Returns the mean loss at the weights and a step [dim] from there."""
-        return self._backend.loss(self._moved(step))
+        return float(self._backend.total(self._backend.loss, self._moved(step)))
 
     def gradient_at(self, step: np.ndarray | None = None) -> np.ndarray:
         """Returns the gradient [dim] at the weights and a step [dim] from there."""
-        return self.part(self._backend.gradient(self._moved(step)))
+        return self.part(self._backend.total(self._backend.gradient, self._moved(step)))
 
     def _moved(self, step: np.ndarray | None) -> Any:
         if step is None:
@@ -199,7 +211,10 @@ class Hessian:
             measured = self._spectrum(watched, "", np.arange(self.shape[0]), accuracy)
         matrix = "Gauss–Newton matrix" if self.gauss_newton else "Hessian"
         heading = f"{matrix} of the {self.loss_in_words} in {measured.dim:,} weights"
-        return measured._replace(heading=f"{heading}, {watched.num_products} Hessian-vector products")
+        heading += f", {watched.num_products} Hessian-vector products"
+        if not self.is_checked_by_differences:
+            heading += ", not checked by differences"
+        return measured._replace(heading=heading)
 
     def diagonal(
         self,
@@ -310,6 +325,10 @@ def per_layer(model: keras.Model, x: Any, y: Any = None, loss: Any = None, **opt
 def landscape(model: keras.Model, x: Any, y: Any = None, loss: Any = None, **options: Any) -> Landscape:
     """Returns the loss around the weights of a model: Hessian(model, x, y, loss, …).landscape(…)."""
     return _measured("landscape", model, x, y, loss, options)
+
+
+def _has_loss(model: keras.Model) -> bool:
+    return getattr(model, "loss", None) is not None
 
 
 def _measured(name: str, model: keras.Model, x: Any, y: Any, loss: Any, options: dict) -> Any:

@@ -21,7 +21,7 @@ from tensorflow.python.ops import nn_impl
 from identity_matters.fields import require
 from shortcut_study.curvature import backend
 from shortcut_study.curvature.examples import Examples
-from shortcut_study.curvature.objective import Objective, flat, own_dtype
+from shortcut_study.curvature.objective import Objective, unfit_examples
 
 ZERO = tf.UnconnectedGradients.ZERO
 MANY = 2**24  # factors of a product whose number is not known while tracing
@@ -30,17 +30,31 @@ MANY = 2**24  # factors of a product whose number is not known while tracing
 class Backend(backend.Backend):
     """Products of one model; the arguments are those of the base class."""
 
-    refusals = (tf.errors.InvalidArgumentError,)
-
     def __init__(self, objective: Objective, gauss_newton: bool, precision: str, examples: Examples) -> None:
         is_fixed = any(x.shape[0] is not None for x in getattr(objective.model, "inputs", None) or [])
-        size = examples.batch_size if is_fixed else None
+        self.fixed_size = size = examples.batch_size if is_fixed else None
         what = f"a model of a fixed batch size takes whole batches: give a multiple of batch_size={size} examples"
         require(size is None or len(examples) % size == 0, f"{what}, got {len(examples)}")
-        self.num_checked = size or self.num_checked
-        specs = keras.tree.map_structure(lambda a: tf.TensorSpec([size, *a.shape[1:]], a.dtype), examples.part(0, 1))
-        self._batch = specs, tf.TensorSpec([None], objective.dtype)
+        specs = [
+            tf.TensorSpec([size, *shape[1:]], array.dtype)
+            for shape, array in zip(examples.shapes(), keras.tree.flatten(examples.batches[0]))
+        ]
+        self._batch = keras.tree.pack_sequence_as(examples.batches[0], specs), tf.TensorSpec([None], objective.dtype)
         super().__init__(objective, gauss_newton, precision, examples)
+
+    def evaluate(self, function: Callable, *arguments: Any) -> Any:
+        """Returns the value of a function that is not compiled."""
+        with self.context(), second_derivatives():
+            return function(*arguments)
+
+    def refused(self, error: Exception) -> Exception | None:
+        """The rule that turns what operations raise for examples that they do not take into a ValueError."""
+        if "SymbolicGradient" in str(error):  # of a function without a gradient of its own, as in CTC
+            return ValueError(
+                "the model is not twice differentiable for TensorFlow, which has no second derivative of a function in "
+                "it, as in the CTC loss; take KERAS_BACKEND=jax"
+            )
+        return unfit_examples(error) if isinstance(error, tf.errors.InvalidArgumentError) else None
 
     def grad(self, function: Callable) -> Callable:
         """Returns the gradient of a function with respect to its first argument."""
@@ -81,32 +95,26 @@ class Backend(backend.Backend):
         traced = second_derivatives()(function)  # not where it runs: other threads share TensorFlow's registry
         return tf.function(traced, input_signature=signature, autograph=False)  # as Keras's fit
 
-    def over(self, examples: Examples, scales: np.ndarray, dtype: str | None = None) -> backend.Backend:
-        """Returns the same over other examples, for which loss and gradient are not traced: they are few."""
-        other = super().over(examples, scales, dtype)
-        total = other.objective.total
-        other._loss, other._gradient = total, second_derivatives()(self.grad(total))
-        return other
+    def keras_gradient(self, batch: tuple, scale: float) -> list[np.ndarray] | None:
+        """Returns the gradient of Keras's own loss over a batch, times a scale, in the model's variables."""
+        model = self.objective.model
+        variables = [variable.value for variable in model.trainable_variables]
+        x, y, *sample_weight = batch
+        with self.context(), second_derivatives():
+            # The scope keeps averages and generators as they are.
+            with tf.GradientTape() as tape, keras.StatelessScope(collect_losses=True):
+                loss = scale * self.objective.by_keras(x, y, self.objective.outputs(x), *sample_weight)
+            gradient = tape.gradient(loss, variables, unconnected_gradients=ZERO)
+        return [keras.ops.convert_to_numpy(tf.convert_to_tensor(part)) for part in gradient]  # an embedding's: slices
 
-    def own_gradient(self) -> np.ndarray:
-        """Returns the gradient [dim] in the model's own variables; ValueError where there is no second derivative."""
+    def trace_products(self) -> None:
+        """Traces the product, which names an operation without a second derivative."""
         with naming_operations(), self.context():
             self._product.get_concrete_function()
-        model = self.objective.model
-        variables = [v.value for v in model.trainable_variables]
-        # A loss may multiply outputs by variables as they are.
-        objective = self.objective._replace(dtype=own_dtype(model))
-        x, y, *sample_weight = self.on_device(next(self.examples.batches()))
-        with self.context(), second_derivatives():
-            with tf.GradientTape() as tape, keras.StatelessScope():  # which keeps averages and generators as they are
-                sums = objective.sums(y, objective.outputs(x), *sample_weight)
-                loss = sum(scale * part.total for scale, part in zip(self.scales, sums))
-            gradient = tape.gradient(loss, variables, unconnected_gradients=ZERO)
-        return flat([tf.convert_to_tensor(part) for part in gradient], "float64")  # an embedding's is in slices
 
     @contextlib.contextmanager
     def context(self) -> Iterator[None]:
-        """Opens a context with the precision asked for."""
+        """Context manager: the precision asked for."""
         before = tf.config.experimental.tensor_float_32_execution_enabled()
         tf.config.experimental.enable_tensor_float_32_execution(before and self.precision != "highest")
         try:
@@ -117,7 +125,7 @@ class Backend(backend.Backend):
 
 @contextlib.contextmanager
 def naming_operations() -> Iterator[None]:
-    """Opens a context in which an operation without a second derivative is named in one line."""
+    """Context manager: raises a ValueError that names an operation without a second derivative."""
     try:
         yield
     except Exception as error:  # in code that AutoGraph converts, a LookupError is an error of AutoGraph's own class
@@ -133,7 +141,7 @@ def naming_operations() -> Iterator[None]:
 
 @contextlib.contextmanager
 def second_derivatives() -> Iterator[None]:
-    """Opens a context in which derivatives that TensorFlow lacks, or gets wrong, are right.
+    """Context manager: derivatives that TensorFlow lacks, or gets wrong, are right.
 
     It replaces entries of the registry of gradients, which tapes read while they trace, and tf.nn.moments. Wrong are:
     moments, which stop the gradient of the variance at the mean; products with zeros, whose gradients divide; bilinear

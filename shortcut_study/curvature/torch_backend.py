@@ -10,13 +10,17 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from shortcut_study.curvature import backend
+from shortcut_study.curvature.objective import unfit_examples
 
 
 class Backend(backend.Backend):
     """Products of one model; the arguments are those of the base class."""
 
     grad, jvp, vjp = staticmethod(torch.func.grad), staticmethod(torch.func.jvp), staticmethod(torch.func.vjp)
-    refusals = (IndexError,)  # of labels out of range, on a CPU
+
+    def refused(self, error: Exception) -> Exception | None:
+        """The rule that turns what operations raise for examples that they do not take into a ValueError."""
+        return unfit_examples(error) if isinstance(error, IndexError) else None  # labels out of range, on a CPU
 
     def compiled(self, function: Callable, has_vector: bool = False) -> Callable:
         """Returns the function: PyTorch computes as it goes."""
@@ -24,7 +28,7 @@ class Backend(backend.Backend):
 
     @contextlib.contextmanager
     def context(self) -> Iterator[None]:
-        """Opens a context without fused attention and, unless asked for, TensorFloat-32."""
+        """Context manager: no fused attention and, unless asked for, no TensorFloat-32."""
         before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
         if self.precision == "highest":
             torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False

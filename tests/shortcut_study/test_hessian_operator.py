@@ -7,7 +7,6 @@ import pathlib
 import re
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import hessian_cases
 import keras
@@ -58,7 +57,7 @@ from shortcut_study import curvature
 keras.utils.set_random_seed(0)
 model, x, y = plain(), np.tile(X, (4, 1)), np.tile(CLASSES, 4)
 divided = curvature.Hessian(model, x, y, batch_size=12)
-assert divided._backend.on_device(next(divided.examples.batches()))[0].sharding.num_devices == jax.device_count() == 4
+assert divided._backend.on_device(divided.examples.batches[0])[0].sharding.num_devices == jax.device_count() == 4
 V = np.random.default_rng(0).standard_normal((27, 3)).astype("float32")
 exact = curvature.Hessian(model, x, y, dtype="float64") @ V
 assert np.abs(divided @ V - exact).max() < 1e-5
@@ -155,7 +154,7 @@ def test_all_products_at_once_are_the_matrix_of_a_network_in_numpy(model, gauss_
 def test_a_product_with_a_single_entry_that_is_not_finite_is_refused(model, monkeypatch):
     h, product = curvature.Hessian(model, X, CLASSES), np.arange(27.0)[None]
     product[0, 5] = np.inf
-    monkeypatch.setattr(h._backend, "product", lambda *_: product)
+    monkeypatch.setattr(h._backend, "total", lambda *_: product)
     with pytest.raises(ValueError, match="no Hessian product: the loss, or a derivative of it, is NaN or infinite"):
         h @ np.ones(27)
 
@@ -309,9 +308,10 @@ SOURCES = {
 @pytest.mark.parametrize("source", SOURCES)
 def test_batches_of_every_form_are_the_arrays_that_they_make(source):
     found = examples.gathered(SOURCES[source]())
-    order = np.lexsort(found.x.T), np.lexsort(X.T)
-    np.testing.assert_array_equal(found.x[order[0]], X[order[1]])
-    np.testing.assert_array_equal(found.y[order[0]], CLASSES[order[1]])
+    x, y = found.arrays()
+    order = np.lexsort(x.T), np.lexsort(X.T)
+    np.testing.assert_array_equal(x[order[0]], X[order[1]])
+    np.testing.assert_array_equal(y[order[0]], CLASSES[order[1]])
     assert found.batch_size == 4 and examples.gathered(SOURCES["generator"](), batch_size=3).batch_size == 3
 
 
@@ -320,15 +320,22 @@ def test_batches_may_have_sample_weights_and_several_inputs():
     found = examples.gathered(
         [({"a": X[:4], "b": X[:4]}, CLASSES[:4], weights[:4]), ({"a": X[4:], "b": X[4:]}, CLASSES[4:], weights[4:])]
     )
-    np.testing.assert_array_equal(found.x["b"], X)
-    np.testing.assert_array_equal(found.sample_weight, weights)
+    _, x, _, found_weights = found.arrays()
+    np.testing.assert_array_equal(x, X)
+    np.testing.assert_array_equal(found_weights, weights)
 
 
 @pytest.mark.parametrize("num_inputs", [1, 2])
 def test_a_list_is_one_array_where_a_model_has_one_input_or_output_and_several_where_it_has_two(num_inputs):
-    model = SimpleNamespace(inputs=[None] * num_inputs, outputs=[None] * (3 - num_inputs))
-    found = examples.gathered([X, X], [CLASSES, CLASSES], sample_weight=[X[:, 0], X[:, 0]], model=model)
-    assert [isinstance(of, list) for of in found[:3]] == [num_inputs == 2, *[num_inputs == 1] * 2]
+    inputs = [keras.Input((4,)) for _ in range(num_inputs)]
+    model = keras.Model(inputs, [inputs[0] + k for k in range(3 - num_inputs)])
+    x, y, weights = [X, X], [CLASSES, CLASSES], [X[:, 0], X[:, 0]]
+    if num_inputs == 1:
+        x = [*X]
+    else:
+        y, weights = [*CLASSES], [*X[:, 0]]
+    found = examples.gathered(x, y, sample_weight=weights, model=model)
+    assert [isinstance(part, list) for part in found.batches[0]] == [num_inputs == 2, *[num_inputs == 1] * 2]
     with pytest.raises(ValueError, match="x, given with y,"):
         examples.gathered([np.float32(1), X], CLASSES)
 
@@ -342,7 +349,6 @@ def test_a_list_is_one_array_where_a_model_has_one_input_or_output_and_several_w
         ((7, 4), 7),
         ((300, 4), 150),
         ((3, 700, 700), 1),
-        ((), 1),
     ],
 )
 def test_a_batch_size_is_chosen_by_the_size_of_the_examples(shape, expected):

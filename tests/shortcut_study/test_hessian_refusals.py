@@ -128,7 +128,9 @@ REFUSED = {
     ),
     "add_loss": refusal("^add_loss in a layer adds to the loss", lambda: sequential(Adds(), layers.Dense(3))),
     # what is another loss
-    "an own __call__": refusal("the loss is .* here and .* by Keras's own code; a __call__", loss=Doubled(), y=TARGETS),
+    "an own __call__": refusal(
+        "the loss is .* here and .* by Keras's own code: .* __call__ of its own", loss=Doubled(), y=TARGETS
+    ),
     "one number": refusal("one value per example, .* it gave one number", loss=lambda y, z: ops.mean(y - z), y=TARGETS),
     "a value a class": refusal("one value per example, it gave", loss=lambda y, z: ops.mean(z**2, 0)),
     "all entries": refusal("one value per example, it gave", loss=lambda y, z: ops.reshape(z**2, [-1])),
@@ -193,7 +195,8 @@ REFUSED = {
     "single examples": refusal(
         r"dataset.batch\(100\) makes", x=lambda: tf.data.Dataset.from_tensor_slices((X, CLASSES)), y=None
     ),
-    "several sizes": refusal("differ in more than their number", x=[(X, CLASSES), (X[:, :3], CLASSES)], y=None),
+    "several sizes": refusal(r"images must be \[m, 4\] as the", x=[(X, CLASSES), (X[:, :3], CLASSES)], y=None),
+    "several axes": refusal("differ in the number of their arrays", x=[(X, CLASSES), (X[:, 0], CLASSES)], y=None),
     "lengths": refusal("x gives 6 images with 3 labels", x=[(X, CLASSES[:3])], y=None),
     "no arrays": refusal("got an empty dict in place of arrays", x=[(X, {})], y=None),
     "no end": refusal("repeats without end", x=lambda: tf.data.Dataset.from_tensors((X, CLASSES)).repeat(), y=None),
@@ -232,7 +235,9 @@ def test_products_measurements_and_backends_refuse_in_one_line_too(monkeypatch, 
     with pytest.raises(TypeError, match="unexpected keyword argument 'ordr'"):
         curvature.spectrum(model, X, CLASSES, ordr=3)
     model.layers[0].kernel.assign(np.nan * model.layers[0].kernel)
-    assert "the model's weights are NaN" in refused(curvature.Hessian(model, X, CLASSES).__matmul__, np.ones(27))
+    h.move_to(model)
+    assert "the model's weights are NaN" in refused(h.__matmul__, np.ones(27))
+    assert "the loss of examples 0–5 is NaN or infinite" in refused(curvature.Hessian, model, X, CLASSES)
     monkeypatch.setattr(keras.backend, "backend", lambda: "openvino")
     assert "KERAS_BACKEND=tensorflow, jax or torch, got openvino" in refused(curvature.Hessian, plain(), X, CLASSES)
 
@@ -240,7 +245,7 @@ def test_products_measurements_and_backends_refuse_in_one_line_too(monkeypatch, 
 def test_batches_without_end_stop_at_half_of_the_memory(monkeypatch):
     size = X.nbytes + CLASSES.nbytes
     monkeypatch.setattr("os.sysconf", lambda name: {"SC_PHYS_PAGES": 6, "SC_PAGE_SIZE": size}[name])
-    assert len(examples.gathered(iter([(X, CLASSES)] * 3))[0]) == 3 * len(X)
+    assert len(examples.gathered(iter([(X, CLASSES)] * 3))) == 3 * len(X)
     given = []
 
     def endless():
