@@ -50,7 +50,7 @@ NUM_CHECKED = 32  # examples on which products are checked
 SHIFTS = 0.3, 0.01  # of the size of each weight matrix: to a generic point, where the loss is not near 0
 FAR = 1.0  # the same, to a point where the coupling of examples shows
 PRODUCT_STEPS = 1e-5, 1e-6, 1e-7, 1e-8  # of differences of gradients, relative to the weights
-SLOPE_STEPS = {"float64": (1e-6, 1e-4, 1e-2), "float32": (1e-2,)}  # of differences of losses
+SLOPE_STEPS = {"float64": (1e-6, 1e-4, 1e-2), "float32": (1e-3, 1e-2)}  # of differences of losses
 
 
 class Checked(NamedTuple):
@@ -143,7 +143,7 @@ def slope_error(backend: Backend, point: np.ndarray, gradient: np.ndarray, typic
     def loss(step: float) -> float:
         return float(backend.total(backend.loss, backend.place(moved(point, step, direction, backend.dtype))))
 
-    return settled_slope_error(loss, expected, floor, SLOPE_STEPS[backend.dtype], SAME["float32"])
+    return settled_slope_error(loss, expected, floor, SLOPE_STEPS[backend.dtype], SAME["float32"], backend.dtype)
 
 
 def _require_derivative(error: float) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from shortcut_study.curvature.objective import parts_of
 
 AGREEMENT = 1e-4  # of the differences with a step and its half, relative to them
-EPSILON = np.finfo(float).eps
+ROUNDING = {"float64": 100 * np.finfo(float).eps, "float32": 1e-5}  # relative, of losses and gradients
 
 
 def norms_by_variable(vector: np.ndarray, variables: Sequence) -> np.ndarray:
@@ -21,25 +21,32 @@ def norms_by_variable(vector: np.ndarray, variables: Sequence) -> np.ndarray:
 
 
 def settled_slope_error(
-    loss: Callable[[float], float], expected: float, floor: float, steps: tuple, tolerance: float
+    loss: Callable[[float], float], expected: float, floor: float, steps: tuple, tolerance: float, dtype: str
 ) -> float:
-    """Returns the relative error of a slope, or 0 if it is right or no difference tells.
+    """Returns the relative error of a slope, or 0 if it is right with some step or no difference tells.
 
-    loss: of a step along the line. An operation that computes in float32 in any case makes a staircase of small steps,
-    so that larger ones, in ascending order, tell more.
+    It is wrong if two successive steps say the same, each with its half. An operation that computes in float32 in any
+    case makes a staircase of small steps, so that larger ones, in ascending order, tell more.
+
+    Args:
+      loss: callable. The loss of a step along the line.
+      expected, floor: float. The slope, and an error that is none.
+      steps, tolerance, dtype: Of the differences, the largest relative error, and the type of the losses.
     """
+    before = None
     for step in steps:
         above, below = loss(step), loss(-step)
         slope = (above - below) / (2 * step)
-        rounding = 100 * EPSILON * abs(above) / step if len(steps) > 1 else 1e-5 * abs(above) / step
+        rounding = ROUNDING[dtype] * abs(above) / step
         error = abs(slope - expected) - floor - rounding
         if not error > tolerance * abs(expected):  # nor if NaN
             return 0.0
-        here = loss(0.0)
         half = (loss(step / 2) - loss(-step / 2)) / step
-        kink = abs(above + below - 2 * here) / step
-        if abs(half - slope) <= 0.1 * error and kink <= 0.1 * error:
+        kink = abs(above + below - 2 * loss(0.0)) / step
+        is_settled = max(abs(half - slope), kink) <= 0.1 * error
+        if is_settled and before is not None and abs(slope - before) <= 0.1 * error:
             return error / max(abs(slope), abs(expected))
+        before = slope if is_settled else None
     return 0.0
 
 
@@ -47,7 +54,7 @@ def settled_difference(function: Callable[[float], Any], steps: tuple, size: flo
     """Returns the central difference of a function with the first step that agrees with its half, or None."""
     for step in steps:
         wide, narrow = ((function(at) - function(-at)) / (2 * at) for at in (step, step / 2))
-        rounding = 100 * EPSILON * size / step
+        rounding = ROUNDING["float64"] * size / step
         if np.linalg.norm(wide - narrow) <= AGREEMENT * np.linalg.norm(narrow) + rounding:
             return narrow
     return None
@@ -85,29 +92,34 @@ def noise_like(point: np.ndarray, factor: float, variables: Sequence) -> np.ndar
 
 
 class Sketch:
-    """Inner products of the part of each variable with random signs: norms of vectors that are not kept."""
+    """Norms of the parts of vectors, by variable, from a few numbers each, so that no vector need be kept.
 
-    NUM = 8
+    A count sketch: entries with random signs are summed in 16 buckets, whose squares add up to about the squared norm.
+    Source: Charikar, Chen & Farach-Colton (2002).
+    """
+
+    NUM_BUCKETS = 16
 
     def __init__(self, variables: Sequence) -> None:
         self._variables = variables
-        self._bits = np.frombuffer(np.random.default_rng(2).bytes(sum(math.prod(v.shape) for v in variables)), np.uint8)
+        size = sum(math.prod(variable.shape) for variable in variables)
+        self._signs = 2 * np.random.default_rng(2).integers(0, 2, size, np.int8) - 1
 
     def __call__(self, vector: np.ndarray) -> np.ndarray:
-        """Returns the sketch [variables, 8]; its root mean square in a row is about the norm of that part."""
-        parts = zip(parts_of(vector, self._variables), parts_of(self._bits, self._variables))
-        rows_of_sketch = []
-        for part, bits in parts:
-            part, bits = part.ravel(), bits.ravel()
-            row = np.zeros(self.NUM)
-            for start in range(0, part.size, 2**20):
-                numbers = part[start : start + 2**20].astype(float)
-                signs = np.unpackbits(bits[start : start + 2**20, None], axis=1).astype(np.float64)
-                row += numbers @ (2 * signs - 1)
-            rows_of_sketch.append(row)
-        return np.array(rows_of_sketch)
+        """Returns the sketch [variables, 16]; it is linear in the vector."""
+        pairs = zip(parts_of(vector, self._variables), parts_of(self._signs, self._variables))
+        return np.array([self._buckets(part.ravel(), signs.ravel()) for part, signs in pairs])
 
-    @classmethod
-    def norms(cls, sketch: np.ndarray) -> np.ndarray:
+    def _buckets(self, part: np.ndarray, signs: np.ndarray) -> np.ndarray:
+        sums = np.zeros(self.NUM_BUCKETS)
+        for start in range(0, len(part), 2**20):
+            signed = part[start : start + 2**20] * signs[start : start + 2**20]
+            whole = len(signed) - len(signed) % self.NUM_BUCKETS
+            sums += signed[:whole].reshape(-1, self.NUM_BUCKETS).sum(0, dtype=float)
+            sums[: len(signed) - whole] += signed[whole:]
+        return sums
+
+    @staticmethod
+    def norms(sketch: np.ndarray) -> np.ndarray:
         """Returns the estimated norm of each variable's part."""
-        return np.linalg.norm(sketch, axis=1) / math.sqrt(cls.NUM)
+        return np.linalg.norm(sketch, axis=1)
