@@ -13,8 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
+from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.text import Text
 
 # Text and tables
 
@@ -40,12 +44,15 @@ def printed_numbers(text):
     return numbers
 
 
-def assert_numbers(text, *expected):
-    """Checks that a text has these numbers, in this order and no others, each rounded to the digits that are shown."""
+def assert_numbers(text, *expected, slack=1.02):
+    """Checks that a text has these numbers, in this order and no others, each rounded to the digits that are shown.
+
+    A slack above 1 is for numbers that the project interpolates twice, and the reference once.
+    """
     numbers = printed_numbers(text)
     assert len(numbers) == len(expected), f"{text!r} has {len(numbers)} numbers, expected {expected}"
     for number, value in zip(numbers, expected):
-        assert abs(number.value - value) <= 1.02 * number.half_unit + 1e-9 * abs(value), f"{value} in {text!r}"
+        assert abs(number.value - value) <= slack * number.half_unit + 1e-9 * abs(value), f"{value} in {text!r}"
 
 
 def read_table(path):
@@ -91,6 +98,8 @@ def figures_saved():
     figures = {}
 
     def save(figure, file, **_):
+        for artist in figure.findobj(lambda artist: isinstance(artist, Line2D | Text)):
+            artist.set_color(to_rgb(artist.get_color()))  # "C0" is another colour once the figure's style has ended
         figures[pathlib.Path(file).stem] = figure
         pathlib.Path(file).write_bytes(b"")
 
@@ -106,11 +115,10 @@ def labelled(axes):
 
 
 def colour_of(artist):
-    """The colour of a line, of bars or of an area."""
-    if hasattr(artist, "get_facecolor"):
-        return to_rgb(artist.get_facecolor()[0])
-    line = artist if hasattr(artist, "get_color") else artist[0]
-    return to_rgb(line.get_color())
+    """The colour of a line, of bars, or of the filled area between curves."""
+    artist = artist[0] if isinstance(artist, ErrorbarContainer) else artist
+    colour = artist.get_facecolor() if isinstance(artist, PolyCollection) else artist.get_color()
+    return to_rgb(colour if isinstance(colour, str) else np.atleast_2d(colour)[0])
 
 
 def assert_line(artist, x, y, rtol=1e-5):
@@ -131,13 +139,18 @@ def assert_bars(container, x, y, low, high, horizontal=False, rtol=1e-5):
 
 def areas(axes, colour):
     """The vertices [n, 2] of the areas of a colour, between curves."""
-    chosen = [area for area in axes.collections if to_rgb(area.get_facecolor()[0]) == colour]
+    chosen = [area for area in axes.collections if isinstance(area, PolyCollection) and colour_of(area) == colour]
     return np.concatenate([path.vertices for area in chosen for path in area.get_paths()])
+
+
+def drawn_names(axes):
+    """Pairs of what a panel draws: its name in the legend, without the number of runs, and the line, bars or area."""
+    return [(re.sub(r", n = \d.*", "", label), artist) for label, artist in labelled(axes).items()]
 
 
 def assert_legend(legend, panels):
     """Checks that each entry of a legend has the colour of what a panel draws under its name."""
-    drawn = {re.sub(r", n = \d.*", "", label): artist for axes in panels for label, artist in labelled(axes).items()}
+    drawn = dict(pair for axes in panels for pair in drawn_names(axes))
     texts = [re.sub(r", n = \d.*", "", text.get_text()) for text in legend.get_texts()]
     assert texts and set(texts) == set(drawn)
     for text, handle in zip(texts, legend.legend_handles):
@@ -173,9 +186,11 @@ def runs_along(rows, loss, y, log=True):
 
 def values_at(runs, places):
     """The values of each run at log₁₀ losses, linear between its own and NaN beyond: {seed: [p]}."""
-    return {
-        seed: np.interp(places, losses, values, left=np.nan, right=np.nan) for seed, (losses, values) in runs.items()
-    }
+    values = {}
+    for seed, (losses, known) in runs.items():
+        is_beyond = (places < losses[0] - 1e-9) | (places > losses[-1] + 1e-9)
+        values[seed] = np.where(is_beyond, np.nan, np.interp(places, losses, known))
+    return values
 
 
 def assert_band(axes, label, rows, loss, y, log=True):
@@ -187,13 +202,17 @@ def assert_band(axes, label, rows, loss, y, log=True):
     points = np.concatenate([line.get_xydata() for line in lines])
     points = points[np.isfinite(points).all(1)]
     assert len(points) > 20
-    values = np.array([*values_at(runs, np.log10(points[:, 0]) * (1 - 1e-12)).values()])
+    values = np.array([*values_at(runs, np.log10(points[:, 0])).values()])
     inside = np.isfinite(values).all(0)  # at the very end of a run rounding decides which runs there are
     power = (lambda v: 10**v) if log else (lambda v: v)
     some = np.isfinite(values).any(0)
     np.testing.assert_allclose(points[some, 1], power(np.nanmean(values[:, some], 0)), rtol=1e-5, atol=1e-9)
     counts = np.isfinite(values).sum(0)
     assert_numbers(name.removeprefix(label).replace("n = ", ""), *sorted({counts[some].min(), counts.max()}))
+    for line in lines:  # dotted where runs have dropped out
+        x = line.get_xdata()[np.isfinite(line.get_xydata()).all(1)]
+        count = np.isfinite([*values_at(runs, np.log10(x)).values()]).sum(0)
+        assert ((count == counts.max()) == (line.get_linestyle() == "-"))[1:-1].all()
     edges = areas(axes, colour)
     for x, values_there in zip(points[inside, 0][::10], values[:, inside].T[::10]):
         ends = edges[np.isclose(edges[:, 0], x, rtol=1e-9), 1]
@@ -251,7 +270,7 @@ def eigenvalue_summary(eigenvalues):
 
 
 def descent(weights, x, y, rate, num_epochs, has_shortcut, is_relu=False):
-    """Gradient descent: weights, loss, average Frobenius norm and gradient norm before each epoch and after the last."""
+    """Gradient descent: weights, loss, average Frobenius norm and gradient norm before each epoch and at the end."""
     path = []
     for _ in range(num_epochs + 1):
         slopes, loss = gradient(weights, x, y, has_shortcut, is_relu)

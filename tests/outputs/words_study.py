@@ -27,7 +27,7 @@ STUDY = {
     "index": r"index, the share of $\lambda < 0$",
     "gradient": r"$\|\partial L/\partial W\|$",
     "all diverged": "{}: diverged at every rate",
-    "stable": r"$2/|\lambda|_{\max}$ at zero for {}",
+    "stable": r"$2/|\lambda|_{{\max}}$ at zero for {}",
     "insensitive": "highest rate that rounding does not change",
     "learning rate": "learning rate",
     "not shown": "2-shortcut starts at loss {:.2f}, not shown",
@@ -59,12 +59,10 @@ SPECTRUM = {
 }
 
 CURVATURE = {
-    "heading": "Hessian of the mean cross-entropy of logits over {:,} examples in {:,} weights, {:,} Hessian-vector products",
-    "gauss_newton heading": "Gauss–Newton matrix of the",
+    "heading": "{} of the mean cross-entropy of logits over {:,} examples in {:,} weights, ",
+    "gauss_newton": "Gauss–Newton matrix",
     "trace": "trace {:.4g} ± {:.2g} (95 % interval), {} products",
-    "diagonal": (
-        "trace {:.4g} ± {:.2g} (95 % interval), {:,} diagonal entries from {:.4g} to {:.4g}, {} products"
-    ),
+    "diagonal": ("trace {:.4g} ± {:.2g} (95 % interval), {:,} diagonal entries from {:.4g} to {:.4g}, {} products"),
     "landscape heading": "mean cross-entropy of logits over {:,} examples at {:,} points around the {:,} weights",
     "landscape here": "at the weights {:.4g}; least {:.4g} at ({}), largest {:.4g}",
     "landscape along": "along {}: slope {:.3g}, curvature {:.4g}; the loss at the ends {:.4g}, {:.4g}",
