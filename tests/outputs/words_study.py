@@ -60,7 +60,6 @@ SPECTRUM = {
 
 CURVATURE = {
     "heading": "{} of the mean cross-entropy of logits over {:,} examples in {:,} weights, ",
-    "gauss_newton": "Gauss–Newton matrix",
     "trace": "trace {:.4g} ± {:.2g} (95 % interval), {} products",
     "diagonal": ("trace {:.4g} ± {:.2g} (95 % interval), {:,} diagonal entries from {:.4g} to {:.4g}, {} products"),
     "landscape heading": "mean cross-entropy of logits over {:,} examples at {:,} points around the {:,} weights",
