@@ -117,7 +117,7 @@ def labelled(axes):
 def colour_of(artist):
     """The colour of a line, of bars, or of the filled area between curves."""
     artist = artist[0] if isinstance(artist, ErrorbarContainer) else artist
-    colour = artist.get_facecolor() if isinstance(artist, PolyCollection) else artist.get_color()
+    colour = artist.get_color() if hasattr(artist, "get_color") else artist.get_facecolor()
     return to_rgb(colour if isinstance(colour, str) else np.atleast_2d(colour)[0])
 
 
