@@ -137,10 +137,14 @@ def assert_bars(container, x, y, low, high, horizontal=False, rtol=1e-5):
         np.testing.assert_allclose(np.asarray(found, float), np.asarray(expected, float), rtol=rtol, atol=1e-12)
 
 
-def areas(axes, colour):
-    """The vertices [n, 2] of the areas of a colour, between curves."""
+def assert_area(axes, colour, edges, rtol=1e-5):
+    """Checks the filled area of a colour between two curves: edges has their heights, (low, high), by x."""
     chosen = [area for area in axes.collections if isinstance(area, PolyCollection) and colour_of(area) == colour]
-    return np.concatenate([path.vertices for area in chosen for path in area.get_paths()])
+    vertices = np.concatenate([path.vertices for area in chosen for path in area.get_paths()])
+    for x, expected in edges.items():
+        heights = vertices[np.isclose(vertices[:, 0], x, rtol=1e-9, atol=0), 1]
+        found = [heights[np.abs(heights - height).argmin()] for height in expected]
+        np.testing.assert_allclose(found, expected, rtol=rtol, atol=1e-9)
 
 
 def drawn_names(axes):
@@ -172,6 +176,11 @@ def by_place(rows, x, y, log=True):
         if row[y] != "" and np.isfinite(row[y]):
             places.setdefault(row[x], []).append(math.log10(row[y]) if log else row[y])
     return {place: (float(np.mean(values)), spread(values)) for place, values in sorted(places.items())}
+
+
+def spreads(band):
+    """One standard deviation to either side of a mean of log₁₀, by place: {x: (low, high)}."""
+    return {x: (10 ** (mean - deviation), 10 ** (mean + deviation)) for x, (mean, deviation) in band.items()}
 
 
 def runs_along(rows, loss, y, log=True):
@@ -213,13 +222,8 @@ def assert_band(axes, label, rows, loss, y, log=True):
         x = line.get_xdata()[np.isfinite(line.get_xydata()).all(1)]
         count = np.isfinite([*values_at(runs, np.log10(x)).values()]).sum(0)
         assert ((count == counts.max()) == (line.get_linestyle() == "-"))[1:-1].all()
-    edges = areas(axes, colour)
-    for x, values_there in zip(points[inside, 0][::10], values[:, inside].T[::10]):
-        ends = edges[np.isclose(edges[:, 0], x, rtol=1e-9), 1]
-        mean, deviation = values_there.mean(), spread(values_there)
-        np.testing.assert_allclose(
-            (ends.min(), ends.max()), power(np.array([mean - deviation, mean + deviation])), rtol=1e-5, atol=1e-9
-        )
+    places = zip(points[inside, 0][::10], values[:, inside].T[::10])
+    assert_area(axes, colour, {x: power(v.mean() + spread(v) * np.array([-1, 1])) for x, v in places})
 
 
 # Networks of Li et al., (5) and (6), with examples in rows

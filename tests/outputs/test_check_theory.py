@@ -73,13 +73,10 @@ def test_norms_are_those_of_theorem_2_1_in_table_and_figure(lecture):
         rows = ref.select(tables["norms"], target=target)
         count, drawn = ref.column(rows, "num_layers"), ref.labelled(axes)
         assert f"{rows[0]['log_condition']:.2f}" in axes.get_title()
-        for name, label in (("printed_bound", "printed bound"), ("polar_bound", "polar bound")):
-            ref.assert_line(drawn[THEORY[label]], count, count * ref.column(rows, name))
-        for name in ("paper", "principal", "polar"):
+        for name in ("printed_bound", "polar_bound", "paper", "principal", "polar"):
             ref.assert_line(drawn[THEORY[name]], count, count * ref.column(rows, name))
-        edge = ref.areas(axes, ref.colour_of(drawn[THEORY["no factorisation"]]))
-        for x, value in zip(count, count * ref.column(rows, "lower_bound")):
-            assert edge[edge[:, 0] == x, 1].max() == pytest.approx(value, rel=1e-6)
+        edges = {x: (0.1, x * row["lower_bound"]) for x, row in zip(count, rows)}
+        ref.assert_area(axes, ref.colour_of(drawn[THEORY["no factorisation"]]), edges)
     assert (figures["norms"].axes[0].get_xlabel(), figures["norms"].axes[0].get_ylabel()) == THEORY["norms"]
     ref.assert_legend(figures["norms"].legends[0], figures["norms"].axes[:1])
 
@@ -165,6 +162,9 @@ def test_spectra_at_zero_are_those_of_theorem_1_in_table_and_figure(lecture):
             ref.assert_line(line, ref.column(chosen, "share"), ref.column(chosen, "predicted"))
             share = (np.arange(len(chosen)) + 0.5) / len(chosen)
             np.testing.assert_allclose(ref.column(chosen, "share"), share, rtol=1e-5)
+            if units == 4:
+                dots = ref.labelled(axes)[THEORY["measured at zero"].format(units)]
+                ref.assert_line(dots, share, ref.column(chosen, "measured"))
 
 
 def test_condition_numbers_are_drawn_as_geometric_means_with_a_standard_deviation(lecture):
@@ -175,10 +175,7 @@ def test_condition_numbers_are_drawn_as_geometric_means_with_a_standard_deviatio
         line = ref.labelled(axes)[THEORY[name]]
         ref.assert_line(line, UNITS, [10**mean for mean, _ in band.values()])
         if name != "lower_bound":
-            edges = ref.areas(axes, ref.colour_of(line))
-            for units, (mean, deviation) in band.items():
-                ends = edges[edges[:, 0] == units, 1]
-                assert (ends.min(), ends.max()) == pytest.approx((10 ** (mean - deviation), 10 ** (mean + deviation)))
+            ref.assert_area(axes, ref.colour_of(line), ref.spreads(band))
     assert "3 random regressions" in axes.get_title()
 
 

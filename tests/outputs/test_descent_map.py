@@ -171,6 +171,9 @@ def test_rates_have_their_drift_bound_and_every_guarantee_is_drawn(drawn):
         if target == "near I":
             line = ref.labelled(drift)[DESCENT["drift"].format(int(depth))]
             ref.assert_line(line, steps / steps.max(), ref.column(chosen, "drift"))
+            (dotted,) = [o for o in drift.lines if ref.colour_of(o) == ref.colour_of(line) and o is not line]
+            ref.assert_line(dotted, steps / steps.max(), ref.column(chosen, "drift_bound"))
+            assert dotted.get_label() == DESCENT["drift bound"]
         else:  # the two eigenvalues of a turn of the plane
             phi = np.exp(1j * math.radians(100))
             w = layers_from_zero([phi], int(depth), 1 / smooth, int(steps.max()))[:, 0] ** depth

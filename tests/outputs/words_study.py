@@ -9,6 +9,10 @@ ARCHITECTURES = {
     (3, "zero"): "3-shortcut",
 }
 
+STUDY_COLUMNS = (
+    "experiment shortcut_depth initialisation activations batch_norm depth seed learning_rate epoch loss excess_loss "
+    "condition_number max_abs p10_abs index gradient_norm norm perturbed_loss status job seconds"
+).split()
 STUDY = {
     "norm": r"average $\|W\|_F$",
     "excess": "loss − lowest loss of a linear map",
@@ -26,11 +30,9 @@ STUDY = {
     "infinite along": "{}: beyond float64",
     "index": r"index, the share of $\lambda < 0$",
     "gradient": r"$\|\partial L/\partial W\|$",
-    "all diverged": "{}: diverged at every rate",
     "stable": r"$2/|\lambda|_{{\max}}$ at zero for {}",
     "insensitive": "highest rate that rounding does not change",
     "learning rate": "learning rate",
-    "not shown": "2-shortcut starts at loss {:.2f}, not shown",
     "convolutions": "over {}, {}",
     "conv condition_number": "condition number",
     "conv max_abs": r"largest, $|\lambda|_{\max}$",
@@ -44,7 +46,6 @@ SPECTRUM = {
     "at start": "spectrum of the {} at the initial weights",
     "hessian": "Hessian",
     "gauss_newton": "Gauss-Newton matrix",
-    "ends": "largest",
     "trace": "trace: ",
     "near zero": "eigenvalues smaller in size than",
     "condition number": "condition number: ",
@@ -72,8 +73,8 @@ CURVATURE = {
 
 THEORY = {
     "norms": ("layers $\\ell$", r"$\ell \cdot |||A|||$"),
-    "printed bound": r"$4\pi + 3\gamma$, printed, $\ell \geq 3\gamma$",
-    "polar bound": "bound of polar",
+    "printed_bound": r"$4\pi + 3\gamma$, printed, $\ell \geq 3\gamma$",
+    "polar_bound": "bound of polar",
     "paper": "printed construction",
     "principal": "principal root",
     "polar": "polar",
@@ -98,7 +99,6 @@ THEORY = {
 }
 
 RELU_SEARCH = {
-    "line": "minimising {}",
     "minimised": {"risk": "f", "gradient_norm": "‖∇f‖"},
     "bad": "bad local minima {:.1%} (95 %: {:.1%} – {:.1%})",
     "meaning": {"risk": "minimising $f$", "gradient_norm": r"minimising $\|\nabla f\|$"},
