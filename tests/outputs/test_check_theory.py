@@ -92,8 +92,23 @@ def test_the_printed_construction_is_the_best_of_all_whole_numbers(lecture):
     assert {row["num_layers"] for row in rows} == {*range(5, 33)}
 
 
-def test_gradient_ratios_are_counted_by_radius(lecture):
+def test_gradient_ratios_are_those_of_2_3_and_counted_by_radius(lecture):
     rows, figure = lecture[0]["gradient_ratios"], lecture[1]["gradient_ratios"]
+    rng = np.random.default_rng(0)
+    for row in rows[:8]:  # five layers of four weights a side, of norm τ
+        layers = rng.standard_normal((5, 4, 4))
+        layers *= row["radius"] / np.linalg.norm(layers, 2, axis=(1, 2), keepdims=True)
+        target, root = rng.standard_normal((2, 4, 4))
+        moment = root @ root.T + 0.1 * np.eye(4)
+        steps = layers + 1e-30j * np.eye(80).reshape(80, 5, 4, 4)
+        whole = np.eye(4)
+        for i in range(5):
+            whole = (np.eye(4) + steps[:, i]) @ whole
+        error = whole - target
+        risks = np.einsum("nij,jk,nik->n", error, moment, error)  # ‖EΣ^½‖²_F
+        least = np.linalg.eigvalsh(moment)[0]
+        bound = 4 * 5 * (1 - row["radius"]) ** 8 * least * risks[0].real
+        assert row["printed"] == pytest.approx(np.square(risks.imag / 1e-30).sum() / bound, rel=1e-5)
     assert all(row["printed"] >= row["by_layer"] * (1 - 1e-6) >= 1 - 2e-6 for row in rows)
     for axes, (name, title) in zip(figure.axes, THEORY["gradient ratios"].items()):
         assert axes.get_title() == title
@@ -198,7 +213,6 @@ def test_a_claim_prints_the_numbers_of_its_row_and_a_counterexample_that_is_one(
     (row,) = ref.read_table(tmp_path / "run" / "results.csv")
     measured, bound = row["measured"], row["bound"]
     assert row["relation"] == "≥" and measured >= bound and row["holds"] == "True"
-    assert row["slack"] == pytest.approx((measured - bound) / measured, abs=1e-6)
     assert f"{measured:.4g}, which must be ≥ {bound:.4g}; of {row['instances']:g} pairs" in out
     # The review's (6) has σ_min(Σ)²; with one layer of one weight, A = 0: ∇f = 2(1 − R)Σ and f = (1 − R)²Σ.
     second, target, squared, claimed = (
@@ -206,6 +220,23 @@ def test_a_claim_prints_the_numbers_of_its_row_and_a_counterexample_that_is_one(
     )
     assert squared == (2 * (1 - target) * second) ** 2
     assert claimed == 4 * second**2 * (1 - target) ** 2 * second > squared
+
+
+def test_every_claim_prints_its_worst_instance_and_how_far_it_is_from_its_bound(tmp_path):
+    code, out, err = launched("check_theory", "--trials=1", "--verbose", "--nofigures", f"--run_dir={tmp_path}/run")
+    assert code == 0 and out.rstrip().endswith(THEORY["all pass"]), err
+    rows = ref.read_table(tmp_path / "run" / "results.csv")
+    assert len(rows) > 100 and all(row["holds"] == "True" for row in rows)
+    for row in rows:
+        larger = max(abs(row["measured"]), abs(row["bound"]), 1e-300)
+        slack = (row["bound"] - row["measured"]) * (1 if row["relation"] == "≤" else -1) / larger
+        assert row["slack"] == pytest.approx(slack, abs=1e-6) and row["slack"] >= 0
+        (line,) = [line for line in out.splitlines() if line.startswith(f"{row['claim']} ") and " slack " in line]
+        assert f"{row['measured']:.4g} {row['relation']} {row['bound']:.4g}, slack {row['slack']:.2g}" in line
+        assert f", n = {row['instances']:g}" in line and line.endswith(f"  {row['verdict']}")
+    table = ref.markdown_tables((tmp_path / "run" / "claims.md").read_text())[0]
+    for row, cells in zip(rows, table, strict=True):
+        assert cells[4:6] == [f"{row['instances']:g}", f"{row['measured']:.4g} {row['relation']} {row['bound']:.4g}"]
 
 
 @pytest.mark.slow
