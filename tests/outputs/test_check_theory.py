@@ -9,7 +9,7 @@ from launching import launched
 from outputs import references_study as ref
 from outputs.words_study import THEORY
 
-DRAWN = "norms printed_construction gradient_ratios descent identity_ball spectra".split()
+DRAWN = "norms printed_construction gradient_ratios descent identity_ball memorized_plane spectra".split()
 UNITS = (1, 2, 8)
 
 
@@ -141,7 +141,7 @@ def test_the_ball_around_the_identity_has_the_risk_the_paths_and_the_bound_of_2_
     rows, figure = lecture[0]["identity_ball"], lecture[1]["identity_ball"]
     for row in ref.select(rows, kind="plane")[::101]:
         assert row["risk"] == pytest.approx(((1 + row["a"]) * (1 + row["b"]) - 0.4) ** 2, rel=1e-5, abs=1e-5)
-    path = ref.select(rows, kind="path", path=1.0)
+    path = ref.select(rows, kind="path", path=0.0)
     a, b = path[0]["a"], path[0]["b"]
     for row in path:
         assert (row["a"], row["b"]) == pytest.approx((a, b), abs=1e-5)
@@ -205,6 +205,24 @@ def test_the_memorisation_figure_shows_each_column_of_raw_and_whitened_points(le
             ref.assert_line(ref.labelled(error)[THEORY[label].format(name)], (2, 4, 8), ref.column(chosen, column))
         if not whitened:
             ref.assert_line(count.lines[0], (2, 4, 8), ref.column(chosen, "parameters_per_point"))
+
+
+def test_the_memorised_plane_ends_at_a_star_for_each_label(lecture):
+    rows, figure = lecture[0]["memorized_plane"], lecture[1]["memorized_plane"]
+    hidden = ref.select(rows, kind="hidden")
+    blocks = sorted({row["block"] for row in hidden})
+    assert blocks == list(range(-1, 1 + 36 // 2))  # 36 points, and a block of width 2 moves two
+    for axes, block in zip(figure.axes, (-1, 0, blocks[-1] // 3, 2 * blocks[-1] // 3, blocks[-1])):
+        for label, line in zip((0.0, 1.0, 2.0), axes.lines):
+            chosen = ref.select(hidden, block=float(int(block)), label=label)
+            ref.assert_line(line, ref.column(chosen, "first"), ref.column(chosen, "second"))
+            if block == blocks[-1]:
+                assert max(np.ptp(line.get_xdata()), np.ptp(line.get_ydata())) < 1e-5
+    region = ref.select(rows, kind="region")
+    for point in ref.select(hidden, block=-1.0):  # the network answers each point with its label, also nearby
+        near = min(region, key=lambda row: math.dist(*[(r["first"], r["second"]) for r in (row, point)]))
+        point["is_right"] = near["label"] == point["label"]
+    assert np.mean([row["is_right"] for row in ref.select(hidden, block=-1.0)]) > 0.5
 
 
 def test_a_claim_prints_the_numbers_of_its_row_and_a_counterexample_that_is_one(tmp_path):

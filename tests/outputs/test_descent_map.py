@@ -133,6 +133,8 @@ def test_eigenvalues_are_those_of_their_recursion_in_table_and_figure(drawn):
         ref.assert_line(line, steps, np.maximum(ref.column(chosen, "excess"), 1e-16))
         (other,) = [o for o in norm.lines if ref.colour_of(o) == ref.colour_of(line) and len(o.get_xdata()) > 2]
         ref.assert_line(other, steps, ref.column(chosen, "norm"))
+    floors = [line.get_ydata()[0] for line in excess.lines if line.get_linestyle() == ":"]
+    assert floors == pytest.approx([target**2 for target in targets if target < 0])
     gamma = max(abs(math.log(abs(target))) for target in targets if target)
     radius = 2 * math.sin(math.pi / 16) + math.exp(gamma / 8) - 1  # polar's bound for Theorem 2.1, ℓ = 8
     assert ref.labelled(norm)[DESCENT["radius"]].get_ydata() == pytest.approx([radius, radius])

@@ -116,6 +116,19 @@ def test_all_eigenvalues_are_those_of_the_dense_hessian_in_table_and_text(measur
             assert number.value == pytest.approx(share, abs=0.03)  # float32 decides which are 0
 
 
+def assert_parts_figure(figure, rows):
+    left, right = figure.axes
+    assert (left.get_xlabel(), right.get_xlabel()) == (SPECTRUM["part axis"], SPECTRUM["trace axis"])
+    assert [text.get_text() for text in left.get_yticklabels()] == [row["part"].replace("_", " ") for row in rows]
+    for bars, name, error in (
+        (ref.labelled(left)["largest"], "largest", "largest_error_bound"),
+        (ref.labelled(left)["smallest"], "smallest", "smallest_error_bound"),
+        (right.containers[0], "trace", "trace_error"),
+    ):
+        value, reach = ref.column(rows, name), ref.column(rows, error)
+        ref.assert_bars(bars, range(len(rows)), value, value - reach, value + reach, horizontal=True)
+
+
 def test_layers_are_the_diagonal_blocks_in_table_text_and_figure(measured):
     run_dir, out, figures = measured["exact"]
     for prefix, weights in (("", "trained"), ("start_", "start")):
@@ -124,19 +137,11 @@ def test_layers_are_the_diagonal_blocks_in_table_text_and_figure(measured):
         assert [(row["part"], row["num_weights"]) for row in rows] == [
             (name, part.stop - part.start) for name, part in PARTS.items()
         ]
-        left, right = figures[f"{prefix}layers"].axes
-        assert (left.get_xlabel(), right.get_xlabel()) == (SPECTRUM["part axis"], SPECTRUM["trace axis"])
-        assert [text.get_text() for text in left.get_yticklabels()] == [name.replace("_", " ") for name in PARTS]
+        assert_parts_figure(figures[f"{prefix}layers"], rows)
         for row, part in zip(rows, PARTS.values()):
             exact = np.linalg.eigvalsh(matrix[part, part])
             numbers = (row["largest"], row["smallest"], row["trace"])
             assert numbers == pytest.approx((exact[-1], exact[0], exact.sum()), abs=1e-4 * np.abs(exact).max())
-        places = range(len(rows))
-        for end in ("largest", "smallest"):
-            value, bound = ref.column(rows, end), ref.column(rows, f"{end}_error_bound")
-            ref.assert_bars(ref.labelled(left)[end], places, value, value - bound, value + bound, horizontal=True)
-        trace = ref.column(rows, "trace")
-        ref.assert_bars(right.containers[0], places, trace, trace, trace, horizontal=True)
 
 
 def test_an_estimate_has_bounds_that_hold_and_the_trace_of_its_probes(measured):
@@ -206,9 +211,10 @@ def test_the_density_and_its_figure_are_those_of_the_ritz_values(measured):
 
 
 def test_the_table_of_blocks_shows_each_number_of_its_row(measured):
-    run_dir, out, _ = measured["estimated"]
+    run_dir, out, figures = measured["estimated"]
     matrix = measured["matrices"]["trained"][0]
     rows = ref.read_table(run_dir / "blocks.csv")
+    assert_parts_figure(figures["blocks"], rows)
     for row, part in zip(rows, (slice(0, 18), slice(18, 90)), strict=True):
         exact = np.linalg.eigvalsh(matrix[part, part])
         for name, value in (("largest", exact[-1]), ("smallest", exact[0])):

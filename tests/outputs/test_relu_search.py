@@ -98,5 +98,7 @@ def test_the_figure_shows_points_shares_and_risks(search):
         ref.assert_bars(bars, places, share, *np.transpose([interval_of(row[name]) for row in chosen]))
     assert [text.get_text() for text in shares.get_xticklabels()] == ["0.1", "0.3", "0.5", "0.9"]
     chosen = sorted(ref.select(radii, method="risk"), key=lambda row: row["radius"])
-    numbers = (ref.column(chosen, f"bad_risk_{name}") for name in ("median", "least", "largest"))
-    ref.assert_bars(ref.labelled(risks)[RELU_SEARCH["risks"]], ref.column(chosen, "radius"), *numbers)
+    radius = ref.column(chosen, "radius")
+    median, *ends = (ref.column(chosen, f"bad_risk_{name}") for name in ("median", "least", "largest"))
+    ref.assert_bars(ref.labelled(risks)[RELU_SEARCH["risks"]], radius, median, *ends)
+    ref.assert_line(ref.labelled(risks)[RELU_SEARCH["guide"]], radius, median[0] * (radius / radius[0]) ** 4)
