@@ -18,10 +18,10 @@ from scipy import stats
 from identity_matters.data.digits import mnist_sample
 from identity_matters.model import PRESETS, all_conv_resnet
 
-EXAMPLES = 30
+EXAMPLES = 20
 TRAIN = (
     "--preset=mnist --stem_width=2 --widths=2 --blocks_per_stage=1 --train_examples=200 --eval_examples=20 "
-    "--batch_size=16 --train_steps=6 --decay_steps= --eval_every=6 --checkpoint_every=3 --learning_rate=0.3"
+    "--batch_size=16 --train_steps=6 --decay_steps= --eval_every=6 --checkpoint_every=6 --learning_rate=0.3"
 ).split()
 # Of the second run the order is too small for all eigenvalues.
 RUNS = {
@@ -74,7 +74,7 @@ def measured(tmp_path_factory):
     assert code == 0, err
     runs = {}
     for name, flags in RUNS.items():
-        size = (f"--examples={EXAMPLES}", "--batch_size=15", f"--saved_run={folder}/trained")
+        size = (f"--examples={EXAMPLES}", "--batch_size=10", f"--saved_run={folder}/trained")
         with ref.figures_saved() as figures:
             code, out, err = launched("hessian_spectrum", *size, *flags.split(), f"--run_dir={folder}/{name}")
         assert code == 0, err

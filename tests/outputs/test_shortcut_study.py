@@ -8,18 +8,26 @@ import pytest
 from launching import config_of, launched
 from outputs import references_study as ref
 from outputs.words_study import ARCHITECTURES, NOT_EVALUATED, STUDY_COLUMNS
+from threadpoolctl import threadpool_limits
 
 from identity_matters.data.digits import mnist_sample
 from shortcut_study.network import ShortcutNetwork
 
-EXAMPLES, RELU_EXAMPLES, EPOCHS, SWEEP_EPOCHS, DEPTH = 120, 60, 300, 20, 4
-RATE, XAVIER_RATE = 0.05, 0.02
+EXAMPLES, RELU_EXAMPLES, EPOCHS, SWEEP_EPOCHS, DEPTH = 80, 40, 150, 20, 4
+RATE, XAVIER_RATE = 0.1, 0.04
 TINY = (
     f"--preset=smoke --examples={EXAMPLES} --relu_examples={RELU_EXAMPLES} --depths=2,3,6 --relu_depths=2,4 "
     f"--depth={DEPTH} --num_runs=2 --sweep_runs=2 --relu_runs=2 --num_epochs={SWEEP_EPOCHS} --rates_per_decade=1 "
     f"--descent_epochs={EPOCHS} --num_levels=3 --learning_rate={RATE} --xavier_learning_rate={XAVIER_RATE}"
 ).split()
 SPECTRUM = ("max_abs", "p10_abs", "condition_number", "index")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Small matrices on one thread: those of two processes of tests would wait for each other."""
+    with threadpool_limits(1):
+        yield
 
 
 @pytest.fixture(scope="module")
