@@ -140,12 +140,13 @@ def test_layers_are_the_diagonal_blocks_in_table_and_figure(h, matrix):
 @pytest.mark.parametrize("count", [1, 2])
 def test_the_landscape_is_the_loss_along_its_directions_in_text_and_figure(model, h, matrix, count):
     weights = flat_weights(model)
-    directions = RNG.standard_normal((count, 63)) / 4
+    directions = np.random.default_rng(0).standard_normal((count, 63)) / 4
     landscape = h.landscape(directions, span=1.5, points=5, progress=False)
     positions = np.linspace(-1.5, 1.5, 5)
     places = np.stack(np.meshgrid(*[positions] * count, indexing="ij"), -1)  # the first direction varies down
     steps = places @ directions
     losses = loss_of(weights + steps)
+    assert losses.argmax() < 5 ** (count - 1)  # in the first row alone
     here, slope, curved = loss_of(weights), gradient_of(weights) @ directions.T, directions @ matrix @ directions.T
     quadratic = here + places @ slope + np.einsum("...i,ij,...j", places, curved, places) / 2
     np.testing.assert_allclose(landscape.losses, losses, rtol=1e-5)
