@@ -141,17 +141,18 @@ def unnamed_file(path: str, temporary: str | None = None) -> Rule:
     return rule
 
 
-def damaged_table(path: str) -> Rule:
-    """Returns the rule by which an error of Python's or NumPy's, on the rows of a table, says that it is damaged."""
+def table_error(path: str) -> Rule:
+    """Returns the rule by which an error of Python's or NumPy's, on rows that were read from a table, names its path.
+
+    The new error is no UserError: the fault may be the code's, so its traceback is shown. Only for rows that another
+    call has written: with rows that this call computed the error is raised as it is.
+    """
 
     def rule(error: Exception) -> Exception | None:
-        damages = (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError)
-        if isinstance(error, UserError) or not isinstance(error, damages):
+        errors = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+        if isinstance(error, UserError) or not isinstance(error, errors):
             return None
-        return UserError(
-            f"cannot use the rows of {path}, which seem damaged ({type(error).__name__}: {first_line(error)[:200]}); "
-            "--traceback shows where"
-        )
+        return RuntimeError(f"cannot use the rows of {path} ({type(error).__name__}: {first_line(error)[:200]})")
 
     return rule
 

@@ -11,12 +11,12 @@ import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from tqdm import tqdm
 
-from identity_matters.errors import EXIT_ERROR, damaged_table, explaining
+from identity_matters.errors import EXIT_ERROR, explaining, table_error
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.files import remove, write_text
 from identity_matters.runs.job_table import Job, JobTable
@@ -89,7 +89,8 @@ def run(experiment: Experiment, config: Any, run_dir: str | None) -> int:
     the results of a finished one. Without a run directory the rows are held in memory, and nothing is drawn.
 
     Raises:
-      UserError: the run directory belongs to another config or to other data, or a table in it is damaged.
+      UserError: the run directory belongs to another config or to other data, or a table in it cannot be read.
+      RuntimeError: the rows of a table that an earlier call has written cannot be used.
     """
     opened = RunDirectory(run_dir, config, experiment.name, experiment.data_digest) if run_dir is not None else None
     if opened:
@@ -117,6 +118,7 @@ def _report(experiment: Experiment, directory: RunDirectory | None) -> Report:
                 remove(directory.file(name))
     tables = {name: JobTable(directory and directory.file(name)) for name in jobs}
     named = [(name, job) for name in jobs for job in jobs[name]]
+    read = [name for name, table in tables.items() if table.rows]  # not computed by this call
     # All tables are looked through first: a damaged one is said before hours of work, and their order is set.
     is_whole = all([bool(tables[name].find(job)) for name, job in named])
     if directory and is_whole and directory.status == "done":
@@ -139,26 +141,26 @@ def _report(experiment: Experiment, directory: RunDirectory | None) -> Report:
                 bar.set_description(job.label)
                 rows, has_computed = table.run(job, advance), True
             bar.update(before + 1 - bar.n)
-            with _explaining(directory, name):
+            with _naming_tables(directory, {name}.intersection(read)):
                 if name in experiment.tables and (line := experiment.line(job, rows)):
                     tqdm.write(line)
         bar.set_description("figures, results")
         if directory:
             from identity_matters.runs.figures import save_figures
 
-            with _explaining(directory):
+            with _naming_tables(directory, read):
                 save_figures(lambda: experiment.figures(directory.path), directory.path)
             if has_computed:
                 directory.contents["seconds"] = round(time.monotonic() - start, 1)
             seconds = directory.contents.setdefault("seconds", None)
-        with _explaining(directory, *experiment.tables):
+        with _naming_tables(directory, read):
             report = experiment.report(directory, *(tables[name].saved_rows() for name in experiment.tables))
         bar.update()
     return report._replace(details={"seconds": seconds, **report.details}) if directory else report
 
 
-def _explaining(directory: RunDirectory | None, *names: str) -> contextlib.AbstractContextManager:
-    """Returns the context in which an error on rows says that a table of a run is damaged, one of these if any."""
-    if directory is None:
-        return contextlib.nullcontext()  # an error on rows that were computed just now
-    return explaining(damaged_table(" or ".join(map(directory.file, names)) or directory.path))
+def _naming_tables(directory: RunDirectory | None, read: Collection[str]) -> contextlib.AbstractContextManager:
+    """Returns the context in which an error names the tables that an earlier call has written, if there are any."""
+    if directory is None or not read:
+        return contextlib.nullcontext()
+    return explaining(table_error(" or ".join(map(directory.file, read))))

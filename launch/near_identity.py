@@ -28,7 +28,7 @@ import time
 
 import numpy as np
 
-from identity_matters.errors import damaged_table, explaining, note
+from identity_matters.errors import explaining, note, table_error
 from identity_matters.fields import option
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.job_table import Job, Progress
@@ -102,8 +102,8 @@ def main(config: NearIdentityConfig, run_dir: str) -> int:
 
 
 def smallest_first(path: str, names: list[str]) -> list[str]:
-    """Returns the names of blocks by their ratios in a results.csv, NaN last; raises UserError for a damaged one."""
-    with explaining(damaged_table(path)):
+    """Returns the names of blocks by their ratios in a results.csv, NaN last."""
+    with explaining(table_error(path)):
         ratios = {row["block"]: float(row["ratio"]) for row in read_rows(path)}
         return sorted(names, key=lambda name: (np.isnan(ratios[name]), ratios[name]))
 

@@ -24,7 +24,7 @@ import os
 import re
 from typing import Literal
 
-from identity_matters.errors import UserError, damaged_table, explaining
+from identity_matters.errors import UserError, explaining, table_error
 from identity_matters.fields import check_fields, option, require, split_names
 from identity_matters.runs.config_json import differing, flat, read_config_json
 from identity_matters.runs.files import shortest_unique_suffixes
@@ -89,7 +89,7 @@ def main(config: PlotConfig, run_dir: str) -> None:
     takes = inspect.signature(draw).parameters
     require("levels" in takes or not config.level, f"level is for training runs; {run_dir} is a run of launch.{kind}")
     options = {name: getattr(config, name) for name in ("title", "levels") if name in takes}
-    with explaining(damaged_table(run_dir)):
+    with explaining(table_error(os.path.join(run_dir, "*.csv"))):
         paths = save_figures(lambda: draw(run_dir, **options), run_dir, config.format, config.style)
     if not paths:
         is_done = record is not None and record["status"] == "done"

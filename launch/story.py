@@ -12,7 +12,7 @@ import functools
 import os
 from typing import TYPE_CHECKING, Literal
 
-from identity_matters.errors import UserError, damaged_table, explaining
+from identity_matters.errors import UserError, explaining, table_error
 from identity_matters.fields import check_fields, option, require, split_names
 from identity_matters.runs.tables import read_rows
 from launch import launcher
@@ -60,7 +60,7 @@ def main(config: StoryConfig, run_dir: str) -> None:
     has_figure_5 = any(row.get("experiment") == "initial_spectrum" for row in study)
     require(has_figure_5, f"{config.study} does not hold the data of Figure 5")
     os.makedirs(run_dir, exist_ok=True)
-    with explaining(damaged_table(f"{config.study} or {config.blocks}")):
+    with explaining(table_error(f"{config.study} or {config.blocks}")):
         draw = functools.partial(story_figure, study, blocks)
         print("\n".join(save_figures(lambda: {"story": draw()}, run_dir, config.format, config.style)))
 

@@ -14,7 +14,7 @@ from identity_matters import networks, training
 from identity_matters.config import TrainConfig
 from identity_matters.data.folder import require_apart
 from identity_matters.data.source import open_source
-from identity_matters.errors import UserError, damaged_table, explaining
+from identity_matters.errors import UserError, explaining, table_error
 from identity_matters.experiments import figures as experiment_figures
 from identity_matters.experiments.config import AblationConfig
 from identity_matters.experiments.variants import EXPERIMENTS, Variant, depths
@@ -181,7 +181,7 @@ def _open_table(path: str, config: AblationConfig) -> JobTable:
     """Returns the table of results; raises UserError where it has rows of variants that the config does not."""
     table = JobTable(path)
     names = [variant.name for variant in (config.variants if config.sweep else EXPERIMENTS[config.experiment])]
-    with explaining(damaged_table(path)):
+    with explaining(table_error(path)):
         keys = [(row["variant"], row["phase"], row["chosen_rate"], row["seed"]) for row in table.rows]
     unknown = {variant for variant, *_ in keys} - set(names)
     compared = config.sweep or config.experiment

@@ -82,6 +82,7 @@ def loss_axis(axes: Axes, lowest: float = 0.0) -> None:
     """Makes the x axis logarithmic from the lowest loss, but not below `lowest`, up to the highest, as in the paper."""
     axes.set_xscale("log")
     places = np.concatenate([np.empty(0), *(np.asarray(line.get_xdata(), float) for line in axes.lines)])
+    places = places[np.isfinite(places)]  # a band with gaps has NaN there
     if len(places):
         axes.set_xlim(max(places.min() / 1.2, lowest), 1.2 * places.max())
     plain_labels(axes.xaxis, axes.get_xlim())

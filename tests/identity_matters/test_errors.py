@@ -29,12 +29,17 @@ def test_a_lost_worker_and_a_loss_that_is_not_finite_are_said_in_one_line():
         (errors.unreadable_data, RuntimeError("E at x: UserError: cannot read a.png: gone\nTraceback"), "a.png: gone"),
         (errors.unreadable_data, errors.UserError("UserError: cannot read a.png\n"), None),
         (errors.unreadable_data, RuntimeError("cannot read"), None),
-        (errors.damaged_table("rows.csv"), KeyError("loss"), "use the rows of rows.csv, which seem damaged (KeyError"),
-        (errors.damaged_table("rows.csv"), errors.UserError("no rows"), None),
-        (errors.damaged_table("rows.csv"), OSError("gone"), None),
     ],
 )
 def test_errors_of_others_become_the_users_where_they_are_known(rule, error, words):
     found = rule(error)
     assert (found is None) == (words is None)
     assert found is None or isinstance(found, errors.UserError) and words in str(found)
+
+
+def test_an_error_on_the_rows_of_a_table_names_its_path_and_is_no_users_mistake():
+    rule = errors.table_error("rows.csv")
+    found = rule(KeyError("loss"))
+    assert isinstance(found, RuntimeError) and str(found) == "cannot use the rows of rows.csv (KeyError: 'loss')"
+    assert rule(errors.UserError("no rows")) is None
+    assert rule(OSError("gone")) is None

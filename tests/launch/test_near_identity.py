@@ -82,7 +82,7 @@ def test_a_run_does_not_go_on_from_an_edited_table(launch, tiny_blocks, tmp_path
     with (run / name).open("w") as file:
         csv.writer(file, lineterminator="\n").writerows(with_cell(column, value)(rows))
     code, _, err = launch("near_identity", f"--run_dir={run}", *flags)
-    assert (code, "Traceback" in err) == (1, False) and "which seem damaged" in err.splitlines()[-1], err
+    assert (code, "Traceback" in err) == (1, True) and "cannot use the rows of" in err.splitlines()[-1], err
     assert str(run) in err.splitlines()[-1]
 
 
