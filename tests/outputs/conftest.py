@@ -58,6 +58,13 @@ def momentum_run(start_run):
     return start_run()
 
 
+@pytest.fixture(scope="session")
+def held_out_run(start_run):
+    """The directory of a finished run by Muon, evaluated on the last 70 training images. Read only."""
+    muon = ["--optimizer=muon", "--schedule=linear", "--newton_schulz_steps=3", "--decoupled_weight_decay=0.2"]
+    return start_run(*muon, "--learning_rate=0.05", "--validation_examples=70")
+
+
 @pytest.fixture
 def plain_network():
     """Table 1's network of these runs in plain Keras, with the weights of a list of arrays."""
