@@ -9,8 +9,8 @@ from outputs.references import table_1
 
 from identity_matters.data.digits import mnist_sample
 
-SHAPE, STEM, WIDTHS, BLOCKS = (8, 8, 1), 4, (6, 8), (2, 1)
-NETWORK = ["--stem_width=4", "--widths=6,8", "--blocks_per_stage=2,1", "--residual_initializer=standard"]
+SHAPE, STEM, WIDTHS, BLOCKS = (8, 8, 1), 6, (6, 8), (3, 1)
+NETWORK = ["--stem_width=6", "--widths=6,8", "--blocks_per_stage=3,1", "--residual_initializer=standard"]
 # Whole batches of all 40 examples that are trained on, so that their order does not count.
 TRAINED_ON = 40
 RUN = [

@@ -61,8 +61,8 @@ def flops_of_update(batch_size: int) -> float:
 
     The first convolution needs no gradient of its input.
     """
-    stem = 2 * 9 * 1 * 4 * 64
-    others = [(4, 6, 64), (6, 6, 64), (6, 6, 64), (6, 6, 64), (6, 8, 16), (8, 8, 16)]
+    stem = 2 * 9 * 1 * 6 * 64
+    others = [(6, 6, 64)] * 6 + [(6, 8, 16), (8, 8, 16)]
     return batch_size * (2 * stem + 3 * sum(2 * 9 * a * b * pixels for a, b, pixels in others))
 
 
@@ -91,8 +91,8 @@ def test_every_column_of_metrics_csv_is_that_of_training_by_hand(runs, small_dig
             "train_flops": step * flops_of_update(TRAINED_ON),
             "kernel_norm": np.mean(norms),
             "kernel_norm_stem": norms[0],
-            "kernel_norm_stage1": np.mean(norms[1:5]),
-            "kernel_norm_stage2": np.mean(norms[5:]),
+            "kernel_norm_stage1": np.mean(norms[1:7]),
+            "kernel_norm_stage2": np.mean(norms[7:]),
         }
         found = {column: values[row] for column, values in table.items() if column in expected}
         assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)

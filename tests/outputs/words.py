@@ -9,3 +9,21 @@ TRAIN = {
     "test": "test",
     "held-out": "held-out",
 }
+
+NEAR_IDENTITY = {
+    # The heads of the printed table, and the columns of results.csv below them; shares are printed in percent.
+    "numbers": {"‖b‖/‖x‖": "ratio", "bound": "lipschitz", "‖C1‖": "norm_1", "‖C2‖": "norm_2", "cosine": "cosine"},
+    "shares": {"above 0": "active", "dead": "dead", "error": "error_without", "exchanged": "error_swapped"},
+    "none": "–",
+    "removable": r"error {:.2%}; {:.2%} without the {}smallest of {} branches, with {:.0%} of their operations",
+    "not removable": r"error {:.2%}; {:.2%} without the smallest branch, so none can be removed",
+    "ylabels": ["‖branch‖ / ‖stream‖", "share of hidden units", "error without one", "error"],
+    "xlabels": ["residual block", "blocks left out,\nthe smallest branch first"],
+    "legend": {
+        "ratio": "on images: median, quartiles",
+        "lipschitz": "bound for all inputs",
+        "active": "values above 0",
+    },
+    "dead": "channels that are 0 on all images",
+    "stages": ["stage 1", "stage 2"],
+}
