@@ -27,3 +27,16 @@ NEAR_IDENTITY = {
     "dead": "channels that are 0 on all images",
     "stages": ["stage 1", "stage 2"],
 }
+
+PLOT = {
+    "train": "train error ({:.2%} at the end)",
+    "test": "test error ({:.2%} at the end)",
+    "drops": "learning rate drops",
+    "xlabel": "steps",
+    "ylabel": "top-1 error",
+    "group": "{name} ({mean:.2%} ± {deviation:.2%} test error at the end, n = {count})",
+    "one": "{name} ({error:.2%} test error at the end)",
+    "training": "training error",
+    "band": "± a standard deviation over runs",
+    "drops of": "learning rate drops, {name}",
+}
