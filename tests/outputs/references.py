@@ -137,13 +137,16 @@ def train_by_hand(network, images, labels, config: dict, num_updates: int) -> li
 
 
 @contextlib.contextmanager
-def captured_figures(monkeypatch):
+def captured_figures(monkeypatch, are_written=True):
     """The figures that are saved within the block, by the file's name without its extension."""
     figures, save = {}, matplotlib.figure.Figure.savefig
 
     def savefig(figure, file, *arguments, **options):
         figures[re.sub(r".*/|\.\w+$", "", str(file))] = figure
-        save(figure, file, *arguments, **options)
+        if are_written:
+            save(figure, file, *arguments, **options)
+        else:
+            open(file, "wb").close()
 
     with monkeypatch.context() as patch:
         patch.setattr(matplotlib.figure.Figure, "savefig", savefig)

@@ -40,3 +40,14 @@ PLOT = {
     "band": "± a standard deviation over runs",
     "drops of": "learning rate drops, {name}",
 }
+
+ABLATIONS = {
+    "heads": [
+        "variant", "learning rate (of those tried)", "steps", "epochs", "diverged", "test error", "training error",
+        "training cross-entropy",
+    ],
+    "diverged": "{} ({} of {} diverged)",
+    "xlabels": ["top-1 test error", "top-1 training error"],
+    "optimisers": {"Muon": "C0", "momentum SGD": "C3"},
+    "depth": ("convolutions", "small initialiser"),
+}  # fmt: skip
