@@ -2,12 +2,14 @@
 
 import json
 
+import keras
 import numpy as np
 import pytest
 from launching import launched
 from outputs.references import table_1
 
 from identity_matters.data.digits import mnist_sample
+from identity_matters.model import ModelConfig, all_conv_resnet
 
 SHAPE, STEM, WIDTHS, BLOCKS = (8, 8, 1), 6, (6, 8), (3, 1)
 NETWORK = ["--stem_width=6", "--widths=6,8", "--blocks_per_stage=3,1", "--residual_initializer=standard"]
@@ -80,3 +82,14 @@ def plain_network():
 def fields_of(run_dir) -> dict:
     """The config in a run's config.json: fields of the run at the top, "model" and "data" beside them."""
     return json.loads((run_dir / "config.json").read_text())["config"]
+
+
+def initial_weights(run_dir) -> list[np.ndarray]:
+    """The weights that a run of these flags starts with: drawn by its seed, or those of another run."""
+    config = fields_of(run_dir)
+    if config["init_from"]:
+        return keras.saving.load_model(f"{config['init_from']}/model.keras").get_weights()
+    model = ModelConfig(
+        SHAPE, 10, stem_width=STEM, widths=WIDTHS, blocks_per_stage=BLOCKS, residual_initializer="standard"
+    )
+    return all_conv_resnet(model, config["seed"]).get_weights()

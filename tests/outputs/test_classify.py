@@ -10,7 +10,6 @@ from image_folders import write
 from launching import launched
 
 from identity_matters import pretrained
-from identity_matters.data.digits import mnist_sample
 
 # The classes of CIFAR-10 in the order of their numbers: batches.meta.txt of cs.toronto.edu/~kriz/cifar.html, and
 # cifar10/3.0.2/label.labels.txt of TensorFlow Datasets.
@@ -64,16 +63,6 @@ def test_each_photo_is_named_as_its_folder_with_its_probability(launch, photos, 
     assert [answer["class"] for answer in answers] == [line[1] for line in lines]
     assert [answer["probability"] for answer in answers] == pytest.approx(probabilities, rel=1e-4)
     assert np.std(probabilities) > 1e-4, probabilities
-
-
-def test_a_digit_is_classified_by_its_number(launch, tmp_path):
-    data = mnist_sample()
-    for i in range(10):  # the digits 0 … 9 in turn
-        write(tmp_path / f"{i}.png", data.test_images[i, ..., 0])
-    probabilities = softmax(pretrained.load("digits")(data.test_images[:10].astype(np.float32))).max(1)
-    code, out, _ = launch("classify", "--pretrained=digits", tmp_path)
-    expected = [f"{tmp_path}/{i}.png  {i}  {100 * p:.1f}%" for i, p in enumerate(probabilities)]
-    assert code == 0 and out.splitlines() == expected
 
 
 def images_of_all_classes(network) -> np.ndarray:

@@ -6,11 +6,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from outputs.conftest import BLOCKS, SHAPE, STEM, WIDTHS, fields_of
-from outputs.references import captured_figures, error, lines_by_label, read_table, standardized
+from launching import launched
+from outputs.conftest import fields_of, initial_weights
+from outputs.references import captured_figures, error, read_table, standardized
 from outputs.words import NEAR_IDENTITY
 
-from identity_matters.model import ModelConfig, all_conv_resnet
 from identity_matters.near_identity import measure
 
 NAMES = ["stage1_block1", "stage1_block2", "stage1_block3", "stage2_block1"]
@@ -26,48 +26,43 @@ def convolved(x, kernel, stride=1) -> np.ndarray:
 
 def through_block(x, kernels, number) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The stream, the branch and the hidden values of block `number`, 0 to 3; the last one halves the sides."""
-    stride = 2 if number == 3 else 1
-    hidden = np.maximum(convolved(x, kernels[1 + 2 * number], stride), 0)
-    branch = convolved(hidden, kernels[2 + 2 * number])
-    if stride == 2:  # mean over 2 × 2 pixels, and a channel of zeros before and after
+    hidden = np.maximum(convolved(x, kernels[1 + 2 * number], stride=2 if number == 3 else 1), 0)
+    if number == 3:  # mean over 2 × 2 pixels, and a channel of zeros before and after
         x = x.reshape(len(x), 4, 2, 4, 2, 6).mean((2, 4))
         x = np.pad(x, ((0, 0), (0, 0), (0, 0), (1, 1)))
-    return x, branch, hidden
+    return x, convolved(hidden, kernels[2 + 2 * number]), hidden
 
 
-def logits(images, weights, order=(0, 1, 2, 3), without=()) -> np.ndarray:
+def error_of(images, labels, weights, order=(0, 1, 2, 3), without=()) -> float:
     x = convolved(images, weights[0])
     for number in order:
         stream, branch, _ = through_block(x, weights, number)
         x = stream if number in without else stream + branch
-    return x.mean((1, 2)) @ weights[-1]
+    return error(x.mean((1, 2)) @ weights[-1], labels)
 
 
 def conv_norm(kernel, side, stride) -> float:
     """The largest singular value of a convolution, whose matrix has a row for each unit image."""
-    channels = kernel.shape[2]
-    units = np.eye(side * side * channels).reshape(-1, side, side, channels)
+    units = np.eye(side * side * kernel.shape[2]).reshape(-1, side, side, kernel.shape[2])
     matrix = convolved(units, kernel, stride).reshape(len(units), -1)
     return float(np.linalg.svd(matrix.astype(float), compute_uv=False)[0])
 
 
 def expected_rows(images, labels, weights) -> list[dict]:
-    kernels, rows, x = [w for w in weights if w.ndim == 4], [], convolved(images, weights[0])
+    rows, x = [], convolved(images, weights[0])
     for number, name in enumerate(NAMES):
-        stream, branch, hidden = through_block(x, kernels, number)
+        stream, branch, hidden = through_block(x, weights, number)
         flat = [part.reshape(len(part), -1).astype(float) for part in (stream, branch)]
         sizes, lengths = (np.linalg.norm(part, axis=1) for part in flat)
-        is_seen = sizes > 0
-        ratios = lengths[is_seen] / sizes[is_seen]
-        cosines = (flat[0] * flat[1]).sum(1)[is_seen] / (sizes * lengths)[is_seen]
-        low, median, high = np.percentile(ratios, [25, 50, 75])
-        first = conv_norm(kernels[1 + 2 * number], 8, 2 if number == 3 else 1)
-        second = conv_norm(kernels[2 + 2 * number], 4 if number == 3 else 8, 1)
+        seen = sizes > 0
+        low, median, high = np.percentile(lengths[seen] / sizes[seen], [25, 50, 75])
+        cosines = (flat[0] * flat[1]).sum(1)[seen] / (sizes * lengths)[seen]
+        first = conv_norm(weights[1 + 2 * number], 8, 2 if number == 3 else 1)
+        second = conv_norm(weights[2 + 2 * number], 4 if number == 3 else 8, 1)
         # The first block begins with the images, the last one has another shape: only two can change places.
-        swapped = error(logits(images, weights, (0, 2, 1, 3)), labels) if number == 1 else np.nan
-        numbers = [median, low, high, np.median(cosines), np.mean(hidden > 0)]
-        numbers += [np.mean(hidden.max((0, 1, 2)) == 0), first, second, first * second]
-        numbers += [error(logits(images, weights, without=[number]), labels), swapped]
+        swapped = error_of(images, labels, weights, (0, 2, 1, 3)) if number == 1 else np.nan
+        numbers = [median, low, high, np.median(cosines), np.mean(hidden > 0), np.mean(hidden.max((0, 1, 2)) == 0)]
+        numbers += [first, second, first * second, error_of(images, labels, weights, without=[number]), swapped]
         rows.append(dict(zip(COLUMNS, [name, *numbers])))
         x = stream + branch
     return rows
@@ -86,10 +81,13 @@ def weights(momentum_run):
 
 
 @pytest.fixture(scope="module")
+def tested(small_digits):
+    return standardized(small_digits[2][:NUM_IMAGES]), small_digits[3][:NUM_IMAGES]
+
+
+@pytest.fixture(scope="module")
 def measured(momentum_run, tmp_path_factory):
     """A finished run of launch.near_identity: its directory, what it printed, its figure."""
-    from launching import launched
-
     run_dir = tmp_path_factory.mktemp("blocks") / "blocks"
     with captured_figures(pytest.MonkeyPatch()) as figures:
         flags = [f"--saved_run={momentum_run}", f"--examples={NUM_IMAGES}"]
@@ -98,59 +96,43 @@ def measured(momentum_run, tmp_path_factory):
     return run_dir, out, figures["blocks"]
 
 
-def rows_of(table: dict[str, list]) -> list[dict]:
+def rows_of(path) -> list[dict]:
+    table = read_table(path)
     return [dict(zip(table, values)) for values in zip(*table.values())]
 
 
-def test_results_csv_has_each_blocks_numbers_on_the_first_test_images(measured, weights, small_digits):
-    images, labels = standardized(small_digits[2][:NUM_IMAGES]), small_digits[3][:NUM_IMAGES]
-    rows = rows_of(read_table(measured[0] / "results.csv"))
-    expected = expected_rows(images, labels, weights)
-    assert_rows(rows, expected)
+def test_results_csv_has_each_blocks_numbers_on_the_first_test_images(measured, weights, tested):
+    expected = expected_rows(*tested, weights)
+    assert_rows(rows_of(measured[0] / "results.csv"), expected)
     errors = {row["error_without"] for row in expected} | {expected[1]["error_swapped"]}
     assert len(errors) > 2  # so that columns and blocks cannot be exchanged unnoticed
 
 
-def expected_removals(images, labels, weights) -> list[dict]:
-    """Without 0 to 3 blocks, those of the smallest ratios first."""
-    rows = expected_rows(images, labels, weights)
-    order = sorted(range(4), key=lambda number: rows[number]["ratio"])
+def test_removed_csv_has_the_error_without_the_smallest_branches(measured, weights, tested, small_digits):
+    ratios = [row["ratio"] for row in expected_rows(*tested, weights)]
+    order = sorted(range(4), key=ratios.__getitem__)
     operations = [2 * 6 * 6 * 64] * 3 + [6 * 8 * 16 + 8 * 8 * 16]  # of a block's two convolutions, over 18
-    removals = []
-    for count in range(4):
+    for count, row in enumerate(rows_of(measured[0] / "removed.csv")):
         gone = order[:count]
-        left = 1 - sum(operations[number] for number in gone) / sum(operations)
-        wrong = error(logits(images, weights, without=gone), labels)
-        last = NAMES[gone[-1]] if gone else ""
-        removals.append({"num_removed": count, "last": last, "error": wrong, "operations": left})
-    return removals
-
-
-def test_removed_csv_has_the_error_without_the_smallest_branches(measured, weights, small_digits):
-    images, labels = standardized(small_digits[2][:NUM_IMAGES]), small_digits[3][:NUM_IMAGES]
-    found = rows_of(read_table(measured[0] / "removed.csv"))
-    expected = expected_removals(images, labels, weights)
-    for row, other in zip(found, expected, strict=True):
-        assert list(row) == list(other) and row.pop("last") == other.pop("last")
-        assert row == pytest.approx(other, rel=1e-6)
-    on_training = error(logits(standardized(small_digits[0][:NUM_IMAGES]), weights), small_digits[1][:NUM_IMAGES])
-    assert found[0]["error"] != on_training
+        assert (row["num_removed"], row["last"]) == (count, NAMES[gone[-1]] if gone else "")
+        assert row["error"] == pytest.approx(error_of(*tested, weights, without=gone), rel=1e-6)
+        assert row["operations"] == pytest.approx(1 - sum(operations[number] for number in gone) / sum(operations))
+    assert count == 3
+    on_training = standardized(small_digits[0][:NUM_IMAGES]), small_digits[1][:NUM_IMAGES]
+    assert error_of(*tested, weights) != error_of(*on_training, weights)
 
 
 def test_the_printed_table_has_the_numbers_of_results_csv_below_their_heads(measured):
-    run_dir, out, _ = measured
-    table, lines = read_table(run_dir / "results.csv"), out.splitlines()
+    table, lines = read_table(measured[0] / "results.csv"), measured[1].splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("block"))
-    heads = lines[start].split()
-    joined = [*NEAR_IDENTITY["numbers"], *NEAR_IDENTITY["shares"]]
-    assert lines[start].split(None, 1)[1].split() == " ".join(joined).split() and heads[0] == "block"
+    heads = ["block", *NEAR_IDENTITY["numbers"], *NEAR_IDENTITY["shares"]]
+    assert lines[start].split() == " ".join(heads).split()
     for row, line in enumerate(lines[start + 1 : start + 5]):
-        name, *cells = line.split()
-        expected = [f"{table[column][row]:.2g}" for column in NEAR_IDENTITY["numbers"].values()]
+        expected = [NAMES[row], *(f"{table[column][row]:.2g}" for column in NEAR_IDENTITY["numbers"].values())]
         for column in NEAR_IDENTITY["shares"].values():
             share = table[column][row]
             expected.append(NEAR_IDENTITY["none"] if np.isnan(share) else f"{100 * share:.2f}%")
-        assert (name, cells) == (NAMES[row], expected)
+        assert line.split() == expected
 
 
 def removal_line(errors, operations) -> str:
@@ -170,11 +152,10 @@ def test_the_printed_line_counts_blocks_up_to_a_percentage_point_of_error(launch
     table = read_table(run_dir / "removed.csv")
     if errors:  # the same command prints a finished run's table again
         run_dir = shutil.copytree(run_dir, tmp_path / "blocks")
-        lines = (run_dir / "removed.csv").read_text().splitlines()
-        changed = [",".join([*line.split(",")[:2], str(e), line.split(",")[3]]) for line, e in zip(lines[1:], errors)]
-        (run_dir / "removed.csv").write_text("\n".join([lines[0], *changed]) + "\n")
-        saved_run = fields_of(run_dir)["saved_run"]
-        flags = [f"--saved_run={saved_run}", f"--examples={NUM_IMAGES}"]
+        rows = [[int(count), last, e, left] for (count, last, _, left), e in zip(zip(*table.values()), errors)]
+        text = "\n".join(",".join(map(str, row)) for row in [list(table), *rows])
+        (run_dir / "removed.csv").write_text(f"{text}\n")
+        flags = [f"--saved_run={fields_of(run_dir)['saved_run']}", f"--examples={NUM_IMAGES}"]
         _, out, _ = launch("near_identity", f"--run_dir={run_dir}", *flags)
     assert removal_line(errors or table["error"], table["operations"]) in out.splitlines()
 
@@ -185,48 +166,40 @@ def test_blocks_png_draws_each_column_in_its_panel(measured):
     ratios, hidden, errors, left = figure.axes
     assert [axes.get_ylabel() for axes in figure.axes] == words["ylabels"] and ratios.get_yscale() == "log"
     assert [errors.get_xlabel(), left.get_xlabel()] == words["xlabels"]
-    lines = lines_by_label(ratios) | lines_by_label(hidden)
+    shown = {text.get_text() for text in figure.legends[0].get_texts()}
+    assert shown == {*words["legend"].values(), words["dead"]}
     for axes, column in ((ratios, "ratio"), (ratios, "lipschitz"), (hidden, "active")):
         drawn = next(line for line in axes.get_lines() if line.get_label() == words["legend"][column])
-        assert words["legend"][column] in lines and drawn.get_xdata().tolist() == [0, 1, 2, 3]
-        assert drawn.get_ydata().tolist() == pytest.approx(table[column])
+        assert list(drawn.get_xdata()) == [0, 1, 2, 3] and list(drawn.get_ydata()) == pytest.approx(table[column])
     quartiles = [segment[:, 1].tolist() for segment in ratios.collections[0].get_segments()]
     assert quartiles == [pytest.approx(pair) for pair in zip(table["ratio_low"], table["ratio_high"])]
     assert [bar.get_height() for bar in hidden.patches] == pytest.approx(table["dead"])
-    assert hidden.containers[0].get_label() == words["dead"] and words["dead"] in lines
-    assert errors.get_lines()[0].get_ydata().tolist() == pytest.approx(table["error_without"])
+    assert hidden.containers[0].get_label() == words["dead"]
+    assert list(errors.get_lines()[0].get_ydata()) == pytest.approx(table["error_without"])
     assert list(errors.get_lines()[1].get_ydata()) == pytest.approx([removed["error"][0]] * 2)
-    assert left.get_lines()[0].get_xdata().tolist() == removed["num_removed"]
-    assert left.get_lines()[0].get_ydata().tolist() == pytest.approx(removed["error"])
+    assert list(left.get_lines()[0].get_xdata()) == removed["num_removed"]
+    assert list(left.get_lines()[0].get_ydata()) == pytest.approx(removed["error"])
     assert [text.get_text() for text in ratios.texts] == words["stages"]
-    for axes in (hidden, errors, left):
-        assert axes.yaxis.get_major_formatter()(0.25) == "25%"
+    assert all(axes.yaxis.get_major_formatter()(0.25) == "25%" for axes in (hidden, errors, left))
     assert [label.get_text() for label in errors.get_xticklabels()] == ["1", "2", "3", "4"]
 
 
-def test_at_step_0_the_initial_weights_are_measured_without_errors(launch, momentum_run, small_digits, tmp_path):
+def test_at_step_0_the_initial_weights_are_measured_without_errors(launch, momentum_run, tested, tmp_path):
     flags = [f"--saved_run={momentum_run}", "--examples=40", "--at_step=0", "--noablate"]
-    code, out, err = launch("near_identity", f"--run_dir={tmp_path}/start", *flags)
+    code, _, err = launch("near_identity", f"--run_dir={tmp_path}/start", *flags)
     assert code == 0, err
-    start = all_conv_resnet(
-        ModelConfig(
-            SHAPE, 10, stem_width=STEM, widths=WIDTHS, blocks_per_stage=BLOCKS, residual_initializer="standard"
-        ),
-        seed=3,
-    ).get_weights()
-    expected = expected_rows(standardized(small_digits[2][:40]), small_digits[3][:40], start)
+    expected = expected_rows(tested[0][:40], tested[1][:40], initial_weights(momentum_run))
     expected = [row | {"error_without": np.nan, "error_swapped": np.nan} for row in expected]
-    assert_rows(rows_of(read_table(tmp_path / "start" / "results.csv")), expected)
+    assert_rows(rows_of(tmp_path / "start" / "results.csv"), expected)
 
 
-def test_measure_leaves_blank_images_out_and_counts_dead_channels(weights, small_digits, plain_network, capfd):
-    weights = [array.copy() for array in weights]
+def test_measure_leaves_blank_images_out_and_counts_dead_channels(weights, tested, plain_network, capfd):
+    images, weights = tested[0].copy(), [array.copy() for array in weights]
     weights[1][..., 2] = 0  # a hidden channel of the first block, dead
     weights[3][..., :2] = 0  # two of the second's
-    images, labels = standardized(small_digits[2][:NUM_IMAGES]), small_digits[3][:NUM_IMAGES]
-    images[3] = images[101] = 0
-    expected = expected_rows(images, labels, weights)
+    images[[3, 101]] = 0
+    expected = expected_rows(images, tested[1], weights)
     assert [row["dead"] for row in expected[:2]] == pytest.approx([1 / 6, 2 / 6])
-    found = list(measure(plain_network(weights), images, labels))
+    found = list(measure(plain_network(weights), images, tested[1]))
     assert_rows([row | {"block": name} for row, name in zip(found, NAMES)], expected)
     assert f"2 of {NUM_IMAGES} images" in capfd.readouterr().err

@@ -1,7 +1,6 @@
 """launch.plot of training runs: the series of metrics.csv, one run and several beside each other."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -65,14 +64,6 @@ def test_one_run_has_its_errors_its_drop_and_the_level_that_is_asked_for(launch,
     table = read_table(momentum_run / "metrics.csv")
     for text, column in (("train", "train_top1_error"), ("test", "test_top1_error")):
         assert_line(lines[PLOT[text].format(table[column][-1])], table[column])
-
-
-def test_the_figure_of_a_finished_run_is_drawn_at_its_end(momentum_run, launch, monkeypatch, tmp_path):
-    before = (momentum_run / "convergence.png").read_bytes()
-    run = shutil.copytree(momentum_run, tmp_path / "run")
-    (run / "convergence.png").unlink()
-    drawn(launch, monkeypatch, f"--run_dir={run}")
-    assert (run / "convergence.png").read_bytes() == before
 
 
 def test_seeds_are_one_curve_with_a_band_of_the_sample_deviation(launch, run_dirs, monkeypatch):
