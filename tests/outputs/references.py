@@ -28,11 +28,6 @@ def number_or_text(cell: str):
         return cell
 
 
-def numbers(text: str) -> list[float]:
-    """All numbers in a text in their order, without signs of percent and thousands."""
-    return [float(number.replace(",", "")) for number in re.findall(r"-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?", text)]
-
-
 def standardized(images) -> np.ndarray:
     """Mean 0 and deviation 1 over the pixels of each image; the deviation is at least 1/√(number of values)."""
     images = np.asarray(images, np.float64)

@@ -19,14 +19,11 @@ NEAR_IDENTITY = {
     "not removable": r"error {:.2%}; {:.2%} without the smallest branch, so none can be removed",
     "ylabels": ["‖branch‖ / ‖stream‖", "share of hidden units", "error without one", "error"],
     "xlabels": ["residual block", "blocks left out,\nthe smallest branch first"],
-    "legend": {
-        "ratio": "on images: median, quartiles",
-        "lipschitz": "bound for all inputs",
-        "active": "values above 0",
-    },
+    "legend": {"ratio": "on images: median, quartiles", "lipschitz": "bound for all inputs"}
+    | {"active": "values above 0"},
     "dead": "channels that are 0 on all images",
     "stages": ["stage 1", "stage 2"],
-}
+}  # fmt: skip
 
 PLOT = {
     "train": "train error ({:.2%} at the end)",
@@ -42,15 +39,13 @@ PLOT = {
 }
 
 ABLATIONS = {
-    "heads": [
-        "variant", "learning rate (of those tried)", "steps", "epochs", "diverged", "test error", "training error",
-        "training cross-entropy",
-    ],
+    "heads": "variant|learning rate (of those tried)|steps|epochs|diverged|test error|training error|"
+    "training cross-entropy",
     "diverged": "{} ({} of {} diverged)",
     "xlabels": ["top-1 test error", "top-1 training error"],
     "optimisers": {"Muon": "C0", "momentum SGD": "C3"},
     "depth": ("convolutions", "small initialiser"),
-}  # fmt: skip
+}
 
 REPORT = {
     "evaluations": ["Step", "Loss", "Train error", "{split} error", "Top-5", "Learning rate"],
