@@ -193,13 +193,14 @@ def test_at_step_0_the_initial_weights_are_measured_without_errors(launch, momen
     assert_rows(rows_of(tmp_path / "start" / "results.csv"), expected)
 
 
-def test_measure_leaves_blank_images_out_and_counts_dead_channels(weights, tested, plain_network, capfd):
+@pytest.mark.parametrize("blank", [[3, 101], range(1, NUM_IMAGES)])
+def test_measure_leaves_blank_images_out_and_counts_dead_channels(weights, tested, plain_network, capfd, blank):
     images, weights = tested[0].copy(), [array.copy() for array in weights]
     weights[1][..., 2] = 0  # a hidden channel of the first block, dead
     weights[3][..., :2] = 0  # two of the second's
-    images[[3, 101]] = 0
+    images[blank] = 0
     expected = expected_rows(images, tested[1], weights)
     assert [row["dead"] for row in expected[:2]] == pytest.approx([1 / 6, 2 / 6])
     found = list(measure(plain_network(weights), images, tested[1]))
     assert_rows([row | {"block": name} for row, name in zip(found, NAMES)], expected)
-    assert f"2 of {NUM_IMAGES} images" in capfd.readouterr().err
+    assert f"{len(blank)} of {NUM_IMAGES} images" in capfd.readouterr().err
