@@ -1,5 +1,6 @@
 """launch.near_identity and near_identity.measure: each column, line and series of the blocks, by hand."""
 
+import json
 import shutil
 
 import keras
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from launching import launched
-from outputs.conftest import fields_of, initial_weights
+from outputs.conftest import initial_weights
 from outputs.references import captured_figures, error, read_table, standardized
 from outputs.words import NEAR_IDENTITY
 
@@ -146,8 +147,11 @@ def removal_line(errors, operations) -> str:
     return NEAR_IDENTITY["removable"].format(errors[0], errors[count], how_many, 4, operations[count])
 
 
-@pytest.mark.parametrize("errors", [None, [0.1, 0.105, 0.13, 0.1], [0.2, 0.208, 0.19, 0.31]])
-def test_the_printed_line_counts_blocks_up_to_a_percentage_point_of_error(launch, measured, tmp_path, errors):
+EDITED = [([0.1, 0.105, 0.13, 0.1], 80), ([0.2, 0.208, 0.19, 0.31], 290)]  # errors, and seconds that the run took
+
+
+@pytest.mark.parametrize("errors, seconds", [(None, None), *EDITED])
+def test_the_last_lines_count_blocks_and_name_the_duration(launch, measured, tmp_path, errors, seconds):
     run_dir, out, _ = measured
     table = read_table(run_dir / "removed.csv")
     if errors:  # the same command prints a finished run's table again
@@ -155,8 +159,11 @@ def test_the_printed_line_counts_blocks_up_to_a_percentage_point_of_error(launch
         rows = [[int(count), last, e, left] for (count, last, _, left), e in zip(zip(*table.values()), errors)]
         text = "\n".join(",".join(map(str, row)) for row in [list(table), *rows])
         (run_dir / "removed.csv").write_text(f"{text}\n")
-        flags = [f"--saved_run={fields_of(run_dir)['saved_run']}", f"--examples={NUM_IMAGES}"]
+        record = json.loads((run_dir / "config.json").read_text())
+        (run_dir / "config.json").write_text(json.dumps(record | {"seconds": seconds}))
+        flags = [f"--saved_run={record['config']['saved_run']}", f"--examples={NUM_IMAGES}"]
         _, out, _ = launch("near_identity", f"--run_dir={run_dir}", *flags)
+        assert NEAR_IDENTITY["duration"][seconds] in out.splitlines()
     assert removal_line(errors or table["error"], table["operations"]) in out.splitlines()
 
 

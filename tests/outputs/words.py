@@ -17,6 +17,7 @@ NEAR_IDENTITY = {
     "none": "–",
     "removable": r"error {:.2%}; {:.2%} without the {}smallest of {} branches, with {:.0%} of their operations",
     "not removable": r"error {:.2%}; {:.2%} without the smallest branch, so none can be removed",
+    "duration": {80: "measured in 80 seconds", 290: "measured in 5 minutes"},
     "ylabels": ["‖branch‖ / ‖stream‖", "share of hidden units", "error without one", "error"],
     "xlabels": ["residual block", "blocks left out,\nthe smallest branch first"],
     "legend": {"ratio": "on images: median, quartiles", "lipschitz": "bound for all inputs"}
