@@ -90,7 +90,7 @@ def steps_of(name: str, operations: float) -> int:
     return max(1, round(operations / (BATCH * (3 * sum(forward) - forward[0]))))
 
 
-def test_rates_are_sought_on_held_out_images_in_half_the_operations_and_seeds_tested(compared):
+def test_rates_are_sought_on_held_out_images_in_half_the_operations_then_seeds_run(compared):
     calls = compared[3]
     found = [(variant_of(c), c.learning_rate, c.seed, c.data.validation_examples, c.train_steps) for c in calls]
     half, whole = ({name: steps_of(name, share * OPERATIONS) for name in TESTS} for share in (0.5, 1))
