@@ -41,7 +41,7 @@ def classify(
       network: A run directory, its saved_model or model.keras, or what else `load_classifier` takes.
       images: The path of a PNG or JPEG file or of a folder of them, or several of these.
       class_names: The names of the classes in the order of their numbers, in place of those that the network carries.
-      trust_saved_model: Run the SavedModel, which is a program; otherwise the model.keras beside it is used.
+      trust_saved_model: Load a SavedModel that this user did not export, or that was changed since: it can run code.
 
     Raises:
       UserError: there is no such network, it takes images of other than 1 or 3 channels, or a file is no image that it

@@ -20,6 +20,7 @@ from identity_matters.model import standardize, takes_raw_images
 from identity_matters.runs.config_json import class_names_in, read_config_json
 from identity_matters.runs.files import read_json
 from identity_matters.safe_loading import CLASS_NAMES_FILE, check_saved_model, largest_output, load_network, metadata_of
+from identity_matters.saved_model_signature import is_signed
 
 _MAX_OUTPUTS = 2**28  # numbers that a layer makes of the images of a batch: 1 GB
 
@@ -45,13 +46,15 @@ def load_classifier(model: str | os.PathLike | keras.Model, trust_saved_model: b
 
     Args:
       model: The directory of a SavedModel; a run's model.keras; a run directory, whose saved_model is used, or else its
-        model.keras; or a Keras model from images to one number per class. One that begins with Keras's Rescaling or
-        Normalization, or is of `pretrained.load`, gets images in 0–255, any other standardised ones, which a line says.
-      trust_saved_model: Run the SavedModel, which is a program, and not the model.keras beside it.
+        model.keras, which other Keras backends than TensorFlow prefer; or a Keras model from images to one number per
+        class. One that begins with Keras's Rescaling or Normalization, or is of `pretrained.load`, gets images in
+        0–255, any other standardised ones, which a line says.
+      trust_saved_model: Load a SavedModel that this user did not export, or that was changed since. Loading one can run
+        code.
 
     Raises:
-      UserError: it is none of these, has several inputs or outputs, or others, or is a SavedModel without a model.keras
-        beside it that is not trusted, or that needs TensorFlow, which is not installed.
+      UserError: it is none of these, has several inputs or outputs, or others, or is a SavedModel that is neither
+        trusted nor signed by this user, or that needs TensorFlow, which is not installed.
     """
     if isinstance(model, keras.Model):
         return _network_classifier(model)
@@ -60,15 +63,11 @@ def load_classifier(model: str | os.PathLike | keras.Model, trust_saved_model: b
     path = _in_run(os.fspath(model))
     if path.endswith(".keras"):
         return _network_classifier(load_network(path), path)
-    folder, name = os.path.split(os.path.abspath(path))
-    beside = os.path.join(folder, "model.keras")
-    if name == "saved_model" and os.path.lexists(beside) and not trust_saved_model:
-        return _network_classifier(load_network(beside), path)
     check_saved_model(path)
-    if not trust_saved_model:
+    if not trust_saved_model and not is_signed(path):
         raise UserError(
-            f"{path} is a SavedModel, which is a program: give the run's model.keras, or, if you trust its author, "
-            "--trust_saved_model (trust_saved_model=True)"
+            f"{path} is not as you exported it on this machine, and loading a SavedModel can run code: if you trust "
+            "its author, give --trust_saved_model (trust_saved_model=True), or else the model.keras of its run"
         )
     return _saved_model_classifier(path)
 
@@ -76,6 +75,8 @@ def load_classifier(model: str | os.PathLike | keras.Model, trust_saved_model: b
 def _in_run(path: str) -> str:
     """Returns the path of the network in a run directory; the path itself where it is none."""
     names = ("saved_model.pb", "saved_model", "model.keras")  # the first: it is a SavedModel itself
+    if keras.backend.backend() != "tensorflow":
+        names = ("saved_model.pb", "model.keras", "saved_model")
     present = [name for name in names if os.path.lexists(os.path.join(path, name))]
     return os.path.join(path, present[0]) if present and present[0] != names[0] else path
 

@@ -53,7 +53,7 @@ def evaluate(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = os.path.join(folder, "saved_model")
     ...     export(network, path)
-    ...     evaluate(path, (np.zeros((4, 8, 8, 1)), np.array([0, 1, 2, 3])), trust_saved_model=True)
+    ...     evaluate(path, (np.zeros((4, 8, 8, 1)), np.array([0, 1, 2, 3])))
     {'top1_error': 1.0, 'top5_error': 1.0, 'num_examples': 4}
 
     Args:
@@ -64,7 +64,7 @@ def evaluate(
       max_examples: Evaluate on the first max_examples examples (0: all).
       batch_size: Images that are evaluated at once; fewer if a network's layers would need more than 1 GB of memory.
       progress: Show a progress bar.
-      trust_saved_model: Run the SavedModel, which is a program; otherwise the model.keras beside it is used.
+      trust_saved_model: Load a SavedModel that this user did not export, or that was changed since: it can run code.
       **data: Other fields of a DataConfig: npz, images, test_share, test_split, data_dir. In the place of the run's.
 
     Returns:

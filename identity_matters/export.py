@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+import numpy as np
 
 from identity_matters.config import TrainConfig
 from identity_matters.errors import UserError
@@ -21,15 +22,18 @@ from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.figures import convergence_figure, save_figures
 from identity_matters.runs.files import replacing, write_text
 from identity_matters.safe_loading import CLASS_NAMES_FILE
+from identity_matters.saved_model_signature import sign
 
 
 def export(network: keras.Model, path: str, class_names: Sequence[str] = ()) -> None:
     """Writes a network as a SavedModel, standardisation included, in place of a SavedModel at this path.
 
-    The names of its classes become a file of it, assets.extra/class_names.json.
+    The names of its classes become a file of it, assets.extra/class_names.json, and so does the signature by which
+    `evaluate` knows it: see identity_matters.saved_model_signature.
 
     Raises:
       UserError: the path holds other files.
+      RuntimeError: the SavedModel gives other logits than the network; it is removed.
     """
     if os.path.isdir(path) and os.listdir(path) and not os.path.exists(os.path.join(path, "saved_model.pb")):
         raise UserError(f"{path} holds other files than a SavedModel; export to another directory")
@@ -55,6 +59,25 @@ def export(network: keras.Model, path: str, class_names: Sequence[str] = ()) -> 
         if class_names:
             os.makedirs(os.path.dirname(os.path.join(temporary, CLASS_NAMES_FILE)), exist_ok=True)
             write_text(os.path.join(temporary, CLASS_NAMES_FILE), json.dumps(list(class_names)))
+        _check_logits(network, temporary)
+        sign(temporary)
+
+
+def _check_logits(network: keras.Model, path: str) -> None:
+    """Raises RuntimeError unless a SavedModel, loaded again, gives the logits of its network for a few images."""
+    import tensorflow as tf
+
+    images = np.random.default_rng(0).integers(0, 256, (3, *network.input_shape[1:])).astype(np.float32)
+    scaled = images if takes_raw_images(network) else standardize(images)
+    expected = keras.ops.convert_to_numpy(network(scaled, training=False))
+    loaded = tf.saved_model.load(path)  # its variables live as long as this object
+    found = loaded.signatures["serving_default"](images=tf.constant(images))["logits"].numpy()
+    # On CPUs they agree to the last bit; GPUs may choose other convolution algorithms, in half precision with 8 bits.
+    is_half = any(layer.compute_dtype in ("float16", "bfloat16") for layer in network.layers)
+    tolerance = (3e-2 if is_half else 1e-3) * np.abs(expected[np.isfinite(expected)]).max(initial=0)
+    if not np.allclose(found, expected, rtol=0, atol=tolerance, equal_nan=True):
+        difference = np.abs(found - expected).max()
+        raise RuntimeError(f"the exported SavedModel gives other logits than the network, by up to {difference:.3g}")
 
 
 def write_results(config: TrainConfig, network: keras.Model, rows: list[dict], directory: RunDirectory) -> None:

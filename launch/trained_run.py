@@ -32,8 +32,8 @@ class ExportedNetwork:
         unless pretrained is given.
       pretrained: Name of a network that comes with the package, e.g. digits.
       json: Print lines of JSON.
-      trust_saved_model: Run the SavedModel itself, which is a program and can do anything that you may do. Without this
-        flag the model.keras beside a run's saved_model is used instead, and a SavedModel without one is refused.
+      trust_saved_model: Load a SavedModel that you did not export on this machine, or that was changed since. Loading
+        one can run code, which can do anything that you may do. Those that you exported are signed and need no flag.
     """
 
     saved_model: str = option("", path=True)

@@ -16,6 +16,12 @@ from launching import launched
 from identity_matters.config import DataConfig, ModelConfig, TrainConfig
 
 
+@pytest.fixture(scope="session", autouse=True)
+def state_folder(tmp_path_factory):
+    """Where the key that signs SavedModels is made: not the developer's own folder."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
 @pytest.fixture
 def screen_style():
     """What a test draws is in the style in which figures are saved."""

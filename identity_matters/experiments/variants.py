@@ -38,6 +38,7 @@ class Variant:
         return "".join(letter if letter.isalnum() else "_" for letter in self.name)
 
 
+_MUON = {"optimizer": "muon"}  # stated, because a preset whose optimiser is another one can be the base too
 _SGD = {"optimizer": "momentum", "momentum": 0.9, "decoupled_weight_decay": 0.0, "clip_norm": 0.0}
 _CLIPPED = _SGD | {"clip_norm": 1.0}
 _DECAYED = {"weight_decay": 1e-4}  # as Hardt & Ma and the papers of the ResNets
@@ -53,7 +54,7 @@ def _of_depth(blocks: int, width: int) -> dict[str, Any]:
 
 
 def _statement(name: str, blocks: int = 2, width: int = 24, **model: Any) -> Variant:
-    return Variant(name, model=_of_depth(blocks, width) | model)
+    return Variant(name, model=_of_depth(blocks, width) | model, train=_MUON)
 
 
 # Hardt & Ma's statements (§4.1 and §4.2): the effect of each of their choices, each variant at its best learning rate.
@@ -116,16 +117,16 @@ STATEMENTS = (
 _SGD_128, _CLIPPED_128 = (of | {"batch_size": 128} for of in (_SGD, _CLIPPED))
 _ALL_CNN_C = {"network": "all_cnn_c", "weight_decay": 1e-3}
 RIVALS = (
-    Variant("BN-free"),
-    Variant("batch norm with standard initializer", model=_BATCH_NORM | _STANDARD),
+    Variant("BN-free", train=_MUON),
+    Variant("batch norm with standard initializer", model=_BATCH_NORM | _STANDARD, train=_MUON),
     _with_sgd("BN-free with clipped momentum SGD", {}, _CLIPPED_128),
     _with_sgd("batch norm with standard initializer and SGD", _BATCH_NORM | _STANDARD, _SGD_128),
     _with_sgd("All-CNN-C with clipped SGD", _ALL_CNN_C, _CLIPPED_128, (0.01, 0.05, 0.1, 0.25)),
     _with_sgd("ResNet-20 with SGD", {"network": "resnet_20"}, _SGD_128),
     _with_sgd("pre-activation ResNet-20 with SGD", {"network": "preact_resnet_20"}, _SGD_128),
-    Variant("All-CNN-C with Muon", model={"network": "all_cnn_c"}),
-    Variant("ResNet-20 with Muon", model={"network": "resnet_20"}),
-    Variant("pre-activation ResNet-20 with Muon", model={"network": "preact_resnet_20"}),
+    Variant("All-CNN-C with Muon", model={"network": "all_cnn_c"}, train=_MUON),
+    Variant("ResNet-20 with Muon", model={"network": "resnet_20"}, train=_MUON),
+    Variant("pre-activation ResNet-20 with Muon", model={"network": "preact_resnet_20"}, train=_MUON),
 )
 
 # Figure 2 of Li et al. in 5 epochs for 200, with the schedule scaled: average Frobenius norms of pre-activation
@@ -171,6 +172,6 @@ def depths() -> dict[str, dict[str, int]]:
     for variant in EXPERIMENTS["statements"]:
         initializer = variant.model.get("residual_initializer", "small")
         others = variant.model.keys() - sizes - {"residual_initializer"}
-        if sizes <= variant.model.keys() and initializer in by_family and not others and not variant.train:
+        if sizes <= variant.model.keys() and initializer in by_family and not others and variant.train == _MUON:
             by_family[initializer][variant.name] = 1 + 2 * sum(variant.model["blocks_per_stage"])
     return by_family

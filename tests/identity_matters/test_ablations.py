@@ -62,6 +62,14 @@ def small(monkeypatch, tiny_config):
     return AblationConfig(train=base, operations=OPERATIONS, num_seeds=3), calls
 
 
+def test_the_optimiser_of_a_variant_is_that_of_its_name_whatever_the_preset():
+    for preset in ("cifar10_fast", "cifar10", "mnist"):
+        for experiment in ("statements", "rivals"):
+            for variant in EXPERIMENTS[experiment]:
+                optimizer = variant.config(training.PRESETS[preset], 0.1).optimizer
+                assert optimizer == ("momentum" if "SGD" in variant.name else "muon"), (preset, variant.name)
+
+
 def test_the_rate_is_chosen_on_held_out_images_and_the_seeds_are_tested_on_the_others(small, tmp_path):
     config, calls = small
     rows = ablations.run_ablations(config, str(tmp_path / "run"))

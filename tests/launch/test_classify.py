@@ -86,8 +86,7 @@ def classify_digits(images):
 @pytest.mark.parametrize("name", ["model.keras", "saved_model"])
 def test_a_network_that_left_its_run_carries_the_names_of_its_classes(launch, photos, run, tmp_path, name):
     (shutil.copytree if name == "saved_model" else shutil.copy)(run / name, tmp_path / name)
-    flags = ("--trust_saved_model",) if name == "saved_model" else ()
-    code, out, err = launch("classify", f"--saved_model={tmp_path / name}", *flags, photos / "test" / "one")
+    code, out, err = launch("classify", f"--saved_model={tmp_path / name}", photos / "test" / "one")
     assert code == 0, err
     assert {line.split("  ")[1] for line in out.splitlines()} <= set(DIGITS)
     assert out == launch("classify", f"--saved_model={run}", photos / "test" / "one")[1]

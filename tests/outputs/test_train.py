@@ -1,0 +1,192 @@
+"""launch.train: every number that a run prints, draws and writes, against training by hand in NumPy and plain Keras."""
+
+import re
+import time
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from outputs.conftest import BLOCKS, STEM, TRAINED_ON, WIDTHS, fields_of, initial_weights
+from outputs.references import cross_entropy, error, kernels_of, read_table, standardized, train_by_hand
+from outputs.words import TRAIN
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from identity_matters.training import PRESETS, train, with_fields
+
+COLUMNS = (
+    "step epoch learning_rate loss train_cross_entropy train_top1_error train_top5_error test_cross_entropy "
+    "test_top1_error test_top5_error images_per_second train_flops kernel_norm kernel_norm_stem kernel_norm_stage1 "
+    "kernel_norm_stage2"
+).split()
+# TensorBoard's tag of each column but the step.
+TAGS = {
+    "epoch": "optimizer/epoch", "learning_rate": "optimizer/learning_rate", "loss": "loss/train",
+    "train_cross_entropy": "loss/train_cross_entropy", "test_cross_entropy": "loss/test_cross_entropy",
+    "train_top1_error": "error/train_top1", "train_top5_error": "error/train_top5",
+    "test_top1_error": "error/test_top1", "test_top5_error": "error/test_top5",
+    "images_per_second": "speed/images_per_second", "train_flops": "speed/train_flops",
+    "kernel_norm": "norm/kernels", "kernel_norm_stem": "norm/kernels_stem",
+    "kernel_norm_stage1": "norm/kernels_stage1", "kernel_norm_stage2": "norm/kernels_stage2",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def runs(start_run, momentum_run, held_out_run):
+    """Directories of runs by the names of their optimisers; cosine starts with the weights of momentum."""
+    nesterov = start_run("--optimizer=nesterov", "--schedule=exponential", "--decay_steps=2", "--warmup_steps=0")
+    cosine = start_run("--schedule=cosine", "--clip_norm=0", f"--init_from={momentum_run}")
+    return {"momentum": momentum_run, "nesterov": nesterov, "muon": held_out_run, "cosine": cosine}
+
+
+def evaluated_images(run_dir, small_digits):
+    """The test images, or the last training images that the run held out."""
+    held_out = fields_of(run_dir)["data"]["validation_examples"]
+    images, labels = small_digits[2:] if not held_out else (part[-held_out:] for part in small_digits[:2])
+    return standardized(images), labels
+
+
+def flops_of_update(batch_size: int) -> float:
+    """2k²ab for each output pixel of a convolution, three times: forward, and the gradients of kernel and input.
+
+    The first convolution needs no gradient of its input.
+    """
+    stem = 2 * 9 * 1 * 6 * 64
+    others = [(6, 6, 64)] * 6 + [(6, 8, 16), (8, 8, 16)]
+    return batch_size * (2 * stem + 3 * sum(2 * 9 * a * b * pixels for a, b, pixels in others))
+
+
+@pytest.mark.parametrize("name", ["momentum", "nesterov", "muon", "cosine"])
+def test_every_column_of_metrics_csv_is_that_of_training_by_hand(runs, small_digits, plain_network, name):
+    run_dir, table, config = runs[name], read_table(runs[name] / "metrics.csv"), fields_of(runs[name])
+    assert list(table) == COLUMNS and table["step"] == [2, 4, 6]
+    images, labels = standardized(small_digits[0][:TRAINED_ON]), small_digits[1][:TRAINED_ON]
+    tested = evaluated_images(run_dir, small_digits)
+    for row, step in enumerate(table["step"]):
+        plain = plain_network(initial_weights(run_dir))
+        history = train_by_hand(plain, images, labels, config, int(step))
+        last_two = {key: np.mean([entry[key] for entry in history[-2:]]) for key in history[0]}
+        logits, norms = plain(tested[0]), [np.linalg.norm(kernel) for kernel in kernels_of(plain)]
+        expected = {
+            "epoch": step,
+            "learning_rate": history[-1]["learning_rate"],
+            "loss": last_two["loss"],
+            "train_cross_entropy": last_two["cross_entropy"],
+            "train_top1_error": last_two["top1"],
+            "train_top5_error": last_two["top5"],
+            "test_cross_entropy": cross_entropy(logits, tested[1]),
+            "test_top1_error": error(logits, tested[1]),
+            "test_top5_error": error(logits, tested[1], 5),
+            "train_flops": step * flops_of_update(TRAINED_ON),
+            "kernel_norm": np.mean(norms),
+            "kernel_norm_stem": norms[0],
+            "kernel_norm_stage1": np.mean(norms[1:7]),
+            "kernel_norm_stage2": np.mean(norms[7:]),
+        }
+        found = {column: values[row] for column, values in table.items() if column in expected}
+        assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    network = keras.saving.load_model(run_dir / "model.keras")  # the weights after the last update
+    for trained, by_hand in zip(network.get_weights(), plain.get_weights()):
+        np.testing.assert_allclose(trained, by_hand, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("name, split", [("momentum", "test"), ("muon", "held-out")])
+def test_the_printed_lines_have_the_numbers_of_metrics_csv(runs, name, split):
+    table, printed = read_table(runs[name] / "metrics.csv"), (runs[name].parent / "run.out").read_text()
+    lines = [tuple(map(float, found)) for found in re.findall(TRAIN["line"].format(split=TRAIN[split]), printed)]
+    scales = {"step": 1, "loss": 1, "train_top1_error": 100, "test_top1_error": 100, "images_per_second": 1}
+    # Half a unit in the last printed place, and what metrics.csv rounds off.
+    tolerances = [0.5, 0.5e-4, 0.5e-2, 0.5e-2, 0.5]
+    for line, *values in zip(lines, *(table[column] for column in scales), strict=True):
+        for found, value, scale, tolerance in zip(line, values, scales.values(), tolerances):
+            assert found == pytest.approx(value * scale, rel=1e-6, abs=1.01 * tolerance), printed
+    (done,) = re.findall(TRAIN["done"].format(split=TRAIN[split]), printed)
+    last = [100 * table[column][-1] for column in ("test_top1_error", "test_top5_error")]
+    assert [*map(float, done)] == pytest.approx([6, *last], abs=0.00501)
+
+
+def test_tensorboard_has_each_column_at_its_step_and_the_kernels(momentum_run):
+    table, events = read_table(momentum_run / "metrics.csv"), EventAccumulator(str(momentum_run)).Reload()
+    scalars = {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+    assert set(scalars) == set(TAGS.values())
+    for column, tag in TAGS.items():
+        assert [step for step, _ in scalars[tag]] == table["step"]
+        np.testing.assert_allclose([value for _, value in scalars[tag]], table[column], rtol=1e-6)
+    network = keras.saving.load_model(momentum_run / "model.keras")
+    kernels = {layer.name: layer.kernel.numpy() for layer in network.layers if isinstance(layer, keras.layers.Conv2D)}
+    assert set(events.Tags()["histograms"]) == {f"weights/{name}" for name in kernels}
+    for name, kernel in kernels.items():
+        drawn = events.Histograms(f"weights/{name}")[-1]
+        found = [drawn.step, *(getattr(drawn.histogram_value, part) for part in ("num", "min", "max", "sum"))]
+        assert found == pytest.approx([6, kernel.size, kernel.min(), kernel.max(), kernel.sum()], rel=1e-4, abs=1e-4)
+
+
+def test_both_exports_take_raw_images_to_the_logits_of_the_trained_network(momentum_run, small_digits, plain_network):
+    images, exported = small_digits[2][:20], keras.saving.load_model(momentum_run / "model.keras")
+    expected = plain_network(exported.get_weights())(standardized(images)).numpy()
+    np.testing.assert_allclose(exported(images.astype(np.float32)), expected, rtol=1e-3, atol=1e-5)
+    saved_model = tf.saved_model.load(str(momentum_run / "saved_model"))
+    outputs = saved_model.signatures["serving_default"](images=tf.constant(images, tf.float32))
+    np.testing.assert_allclose(outputs["logits"], expected, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(outputs["probabilities"], tf.nn.softmax(expected), rtol=1e-4)
+
+
+class Clock(keras.callbacks.Callback):
+    """Half a second goes by in each update and none elsewhere; keeps what training tells callbacks."""
+
+    def __init__(self):
+        super().__init__()
+        self.now, self.means, self.rows = 100.0, [], []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.now += 0.5
+        self.means.append(logs["cross_entropy"])
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.rows.append(logs)
+
+
+def run_in_python(small_digits, folder, clock, count, **changes) -> dict:
+    """The last row of a run whose weights do not move, on the first `count` training images."""
+    model = {"stem_width": STEM, "widths": WIDTHS, "blocks_per_stage": BLOCKS, "residual_initializer": "standard"}
+    fixed = {"learning_rate": 1e-30, "decay_steps": (), "weight_decay": 0.0, "clip_norm": 0.0}
+    usual = {"crop_padding": 0, "random_flip": False, "checkpoint_every": 1000, "train_examples": count}
+    config = with_fields(PRESETS["mnist"], **model, **fixed, **usual | changes)
+    return train(config, folder / "run", data=small_digits, callbacks=[clock])
+
+
+def test_epochs_have_each_image_once_and_updates_half_a_second(small_digits, tmp_path, monkeypatch):
+    clock, steps = Clock(), {"train_steps": 10, "batch_size": 4, "eval_every": 2}  # four epochs of 2.5 updates
+    monkeypatch.setattr(time, "perf_counter", lambda: clock.now)
+    row = run_in_python(small_digits, tmp_path, clock, count=10, **steps)
+    table = read_table(tmp_path / "run" / "metrics.csv")
+    assert table["images_per_second"] == [8] * 5  # 4 images in half a second
+    assert table["epoch"] == pytest.approx([0.8, 1.6, 2.4, 3.2, 4])
+    assert row == {column: pytest.approx(values[-1], rel=1e-6) for column, values in table.items()}
+    for column in table.keys() - {"epoch"}:
+        assert [logs[column] for logs in clock.rows] == pytest.approx(table[column], rel=1e-6)
+    assert [logs["val_loss"] for logs in clock.rows] == pytest.approx(table["test_cross_entropy"], rel=1e-6)
+    network = keras.saving.load_model(tmp_path / "run" / "model.keras")
+    logits, labels = network(small_digits[0][:10].astype(np.float32)), small_digits[1][:10]
+    means = [np.mean(table[f"train_{name}"]) for name in ("cross_entropy", "top1_error", "top5_error")]
+    expected = [cross_entropy(logits, labels), error(logits, labels), error(logits, labels, 5)]
+    assert means == pytest.approx(expected, rel=1e-4)
+
+
+def test_crops_are_padded_with_zeros_and_half_of_the_images_are_flipped(small_digits, tmp_path):
+    clock, num_steps = Clock(), 90
+    changes = {"train_steps": num_steps, "batch_size": 1, "eval_every": num_steps}
+    run_in_python(small_digits, tmp_path, clock, count=1, **changes, crop_padding=1, random_flip=True)
+    means = np.array(clock.means) * np.arange(1, num_steps + 1)
+    losses = np.diff(means, prepend=0)
+    image, label = small_digits[0][0], small_digits[1][:1]
+    padded = np.pad(image, ((1, 1), (1, 1), (0, 0)))
+    crops = np.stack([padded[row : row + 8, column : column + 8] for row in range(3) for column in range(3)])
+    views = np.concatenate([crops, crops[:, :, ::-1]])
+    logits = keras.saving.load_model(tmp_path / "run" / "model.keras")(views.astype(np.float32)).numpy()
+    possible = np.array([cross_entropy(logits[i : i + 1], label) for i in range(len(views))])
+    distances = np.abs(losses[:, None] - possible)
+    chosen = distances.argmin(1)
+    assert distances.min(1).max() < 3e-5 and np.diff(np.sort(possible)).min() > 6e-5
+    assert len(set(chosen % 9)) == 9 and len(set(chosen)) > 14
+    assert 30 <= np.sum(chosen >= 9) <= 60  # of 90; the probability of this is 0.999
