@@ -8,6 +8,7 @@ Each of the files *_backend.py has a subclass of this name, with grad, jvp and v
 """
 
 import copy
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 
 from identity_matters.errors import explaining
 from shortcut_study.curvature.examples import Examples
-from shortcut_study.curvature.objective import Objective, flat
+from shortcut_study.curvature.objective import Objective, flat, moved, parts_of
 
 
 class Backend:
@@ -30,8 +31,9 @@ class Backend:
     Attributes:
       loss, gradient, products: Functions of (w, others, batch, scales), or of (w, others, vectors, batch, scales), with
         all arguments on the device: the part of a batch.
+      product: As `products`, of one vector.
       scales: np.ndarray [outputs], or [batches, outputs]. Of each output's loss; the checks find them.
-      values: tuple. The trained weights, flat, and a list of the model's other variables.
+      values: tuple. The trained weights, flat, or None if in parts; and a list of the model's other variables.
     """
 
     grad: Callable
@@ -39,12 +41,16 @@ class Backend:
     vjp: Callable
     context: Callable  # a context in which all is computed
     compiled: Callable  # of a function of (w, others, batch, scales), or of (w, others, v, batch, scales)
+    in_parts = False  # whether weights and gradients are lists, a part for each variable, and no flat vectors
     num_devices = 1  # among which a batch is divided
     fixed_size: int | None = None  # of each batch, if the model takes no other
     scales: np.ndarray
 
-    def __init__(self, objective: Objective, gauss_newton: bool, precision: str, examples: Examples) -> None:
+    def __init__(
+        self, objective: Objective, gauss_newton: bool, precision: str, examples: Examples, in_parts: bool = False
+    ) -> None:
         self.objective = objective
+        self.in_parts = in_parts
         self.dtype = objective.dtype
         self.examples = examples
         self.precision = precision
@@ -54,13 +60,14 @@ class Backend:
         self.move_to(objective.model)
         self.loss = self.compiled(objective.total)
         self.gradient = self.compiled(self.grad(objective.total))
-        self._product = self.compiled(product, has_vector=True)
+        self.product = self.compiled(product, has_vector=True)
 
     def exact(self) -> "Backend":
-        """Returns the same in float64."""
+        """Returns the same in float64, in parts, as flat vectors beside these would double the memory."""
         if self.dtype == "float64":
             return self
-        return type(self)(self.objective._replace(dtype="float64"), self.gauss_newton, self.precision, self.examples)
+        objective = self.objective._replace(dtype="float64")
+        return type(self)(objective, self.gauss_newton, self.precision, self.examples, in_parts=True)
 
     def over(self, examples: Examples, scales: np.ndarray) -> "Backend":
         """Returns the same over other examples."""
@@ -78,7 +85,8 @@ class Backend:
         """Takes copies of a model's present values."""
         others = [(v, self.dtype if "float" in v.dtype else v.dtype) for v in model.non_trainable_variables]
         copies = [self.place(keras.ops.convert_to_numpy(variable), dtype) for variable, dtype in others]
-        self.values = self.place(flat(model.trainable_variables, self.dtype)), copies
+        weights = None if self.in_parts else self.place(flat(model.trainable_variables, self.dtype))
+        self.values = weights, copies
 
     def trace_products(self) -> None:
         """Traces the product if the backend can do so; ValueError names an operation without a second derivative."""
@@ -88,6 +96,16 @@ class Backend:
 
         None if Keras takes it as this backend does.
         """
+
+    def weights(self, point: Any, step: float = 0.0, direction: Any = None) -> Any:
+        """Returns weights on the device: those of a point, a step along a direction away."""
+        if not self.in_parts:
+            return self.place(point if direction is None else moved(point, step, direction, self.dtype))
+        parts = parts_of(point, self.objective.model.trainable_variables)
+        if direction is None:
+            return [self.place(part) for part in parts]
+        along = parts_of(direction, self.objective.model.trainable_variables)
+        return [self.place(moved(part, step, other, self.dtype)) for part, other in zip(parts, along)]
 
     def place(self, array: Any, dtype: str | None = None) -> Any:
         """Returns an array on the device."""
@@ -107,20 +125,20 @@ class Backend:
         """The rule that turns what operations raise for examples that they do not take into a ValueError."""
         return None
 
-    def total(self, function: Callable, w: Any, *vectors: Any) -> np.ndarray:
-        """Returns the sum over all batches of `loss`, `gradient` or `products` at weights on the device."""
+    def total(self, function: Callable, w: Any, *vectors: Any) -> Any:
+        """Returns the sum over all batches of `loss`, `gradient` or `products` at weights on the device, in NumPy."""
         batches = self.examples.batches
         total = None
         for batch, scales in zip(batches, np.broadcast_to(self.scales, (len(batches), np.shape(self.scales)[-1]))):
             with explaining(self.refused), self.context():
                 part = function(w, self.values[1], *vectors, self.on_device(batch), self.place(scales))
-                total = part if total is None else total + part
+                total = part if total is None else keras.tree.map_structure(operator.add, total, part)
             self.on_batch()
-        return keras.ops.convert_to_numpy(total)
+        return keras.tree.map_structure(keras.ops.convert_to_numpy, total)
 
     def products(self, w: Any, others: list, vectors: Any, *batch: Any) -> Any:
         """Returns the products [k, dim] with vectors [k, dim] over one batch."""
-        return keras.ops.stack([self._product(w, others, vector, *batch) for vector in vectors])
+        return keras.ops.stack([self.product(w, others, vector, *batch) for vector in vectors])
 
     def second_derivative(self, function: Callable, at: Any, v: Any) -> Any:
         """Returns the product of a function's second derivative with a vector: forward mode over reverse mode."""

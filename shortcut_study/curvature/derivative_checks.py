@@ -15,6 +15,7 @@ kink, tells nothing: then products are "not checked by differences", which is no
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -24,9 +25,9 @@ from keras.ops import convert_to_numpy
 from identity_matters.fields import require
 from shortcut_study.curvature.backend import Backend
 from shortcut_study.curvature.differences import (
+    Line,
     Sketch,
-    gradient_direction,
-    moved,
+    line_along,
     noise_like,
     norms_by_variable,
     settled_difference,
@@ -79,23 +80,27 @@ def check(backend: Backend, is_default: bool) -> Checked:
     variables = backend.objective.model.trainable_variables
     exact, typical = _exact(backend, ours, point)
     whole = backend.over(backend.examples, losses.batch_scales)
-    gradient = compare_gradients(whole, typical)
     reference = (exact or backend).over(whole.examples, whole.scales)
-    error = slope_error(reference, point, gradient, typical)
+    line = line_along(point, compare_gradients(whole, typical), typical, variables)
+    error = slope_error(reference, point, line)
     if error and exact is not None and exact is not backend:
         # It may be rounding, if the loss is near 0: then the gradient in float64 is right.
-        gradient = reference.total(reference.gradient, reference.place(point))
-        error = slope_error(reference, point, gradient, typical)
+        gradient = reference.total(reference.gradient, reference.weights(point))
+        error = slope_error(reference, point, line_along(point, gradient, typical, variables))
     _require_derivative(error)
-    check_loss(reference)
-    del gradient
+    del line
+    check_loss(reference, point)
     exact = exact and exact.over(few, ours.scales)
-    roundings = [_check_derivatives(ours, exact, point), _check_near(ours, exact, point)]
+    roundings = [_check_derivatives(ours, exact, point)]
+    for shift in SHIFTS:
+        near = _check_derivatives(ours, exact, _shifted(point, shift, variables))
+        if near is not None:
+            roundings.append(near)
+            break
     if not is_coupled:
-        far = point + noise_like(point, FAR, variables).astype(point.dtype, copy=False)
-        is_coupled = not is_additive_at(ours, loss, far)
+        is_coupled = not is_additive_at(ours, loss, _shifted(point, FAR, variables))
         require_uncoupled(backend, is_coupled, num_examples(few.batches[0]))
-    known = [value for value in roundings if math.isfinite(value)]
+    known = [value for value in roundings if value is not None and math.isfinite(value)]
     return Checked(losses.scales, max(known, default=math.nan), bool(known), is_coupled)
 
 
@@ -122,28 +127,32 @@ def _exact(backend: Backend, ours: Backend, point: np.ndarray) -> tuple[Backend 
         try:
             exact = backend.exact()
             few = exact.over(ours.examples, ours.scales)
-            return exact, norms_by_variable(few.total(few.gradient, few.place(point)), variables)
+            return exact, norms_by_variable(few.total(few.gradient, few.weights(point)), variables)
         except (TypeError, ValueError):
             pass
     return None, norms_by_variable(ours.total(ours.gradient, ours.place(point)), variables)
 
 
-def slope_error(backend: Backend, point: np.ndarray, gradient: np.ndarray, typical: np.ndarray) -> float:
-    """Returns by what share a gradient is no difference of losses along a line; 0 if it is one or nothing tells.
+def _shifted(point: np.ndarray, shift: float, variables: Sequence) -> np.ndarray:
+    """Returns a generic point near the weights."""
+    near = noise_like(point, shift, variables).astype(point.dtype, copy=False)
+    near += point
+    return near
+
+
+def slope_error(backend: Backend, point: np.ndarray, line: Line) -> float:
+    """Returns by what share the slope of a line is no difference of losses; 0 if it is one or nothing tells.
 
     A loss is continuous at the kinks of ReLU. But at a kink itself, as of a layer of zeros, the differences to both
-    sides disagree, and tell nothing. `typical` are norms of a gradient that has not cancelled, by variable.
+    sides disagree, and tell nothing.
     """
-    variables = backend.objective.model.trainable_variables
-    direction = gradient_direction(point, gradient, variables)
-    pairs = [*zip(parts_of(gradient, variables), parts_of(direction, variables))]
-    expected = sum(float(np.vdot(part.astype(float), along)) for part, along in pairs)
-    floor = SAME["float32"] * CANCELLED * sum(size * np.linalg.norm(along) for size, (_, along) in zip(typical, pairs))
 
     def loss(step: float) -> float:
-        return float(backend.total(backend.loss, backend.place(moved(point, step, direction, backend.dtype))))
+        return float(backend.total(backend.loss, backend.weights(point, step, line.direction)))
 
-    return settled_slope_error(loss, expected, floor, SLOPE_STEPS[backend.dtype], SAME["float32"], backend.dtype)
+    floor = SAME["float32"] * CANCELLED * line.magnitude
+    steps = SLOPE_STEPS[backend.dtype]
+    return settled_slope_error(loss, line.slope, floor, steps, SAME["float32"], backend.dtype)
 
 
 def _require_derivative(error: float) -> None:
@@ -155,27 +164,22 @@ def _require_derivative(error: float) -> None:
     )
 
 
-def _check_near(ours: Backend, exact: Backend | None, point: np.ndarray) -> float:
-    """Checks derivatives at the first point near the weights where the gradient is finite; returns the rounding."""
-    reference = exact or ours
-    variables = ours.objective.model.trainable_variables
-    for shift in SHIFTS:
-        near = point + noise_like(point, shift, variables).astype(point.dtype, copy=False)
-        if np.isfinite(reference.total(reference.gradient, reference.place(near))).all():
-            return _check_derivatives(ours, exact, near)
-    return math.nan
+def _check_derivatives(ours: Backend, exact: Backend | None, point: np.ndarray) -> float | None:
+    """Checks slope and products at a point; returns the rounding of a product, NaN if no difference tells.
 
-
-def _check_derivatives(ours: Backend, exact: Backend | None, point: np.ndarray) -> float:
-    """Checks slope and products at a point; returns the rounding of a product, NaN if no difference tells."""
-    reference = exact or ours
-    gradient = reference.total(reference.gradient, reference.place(point))
+    None if the gradient there is not finite.
+    """
     variables = ours.objective.model.trainable_variables
+    product = _product(ours, point)
+    reference = exact or ours
+    gradient = reference.total(reference.gradient, reference.weights(point))
     norms = norms_by_variable(gradient, variables)
-    _require_derivative(slope_error(reference, point, gradient, norms))
+    if not all(np.isfinite(part).all() for part in parts_of(gradient, variables)):
+        return None
+    line = line_along(point, gradient, norms, variables)
     del gradient
-    direction = noise_like(point, 1.0, variables)
-    product = ours.total(ours.products, ours.place(point), ours.place(direction[None]))[0]
+    _require_derivative(slope_error(reference, point, line))
+    del line
     require(
         bool(np.isfinite(product).all()),
         "a Hessian product is NaN or infinite: an operation of the model or the loss has no finite second derivative "
@@ -183,34 +187,43 @@ def _check_derivatives(ours: Backend, exact: Backend | None, point: np.ndarray) 
     )
     if exact is None:
         return math.nan
-    return (check_gauss_newton if ours.gauss_newton else check_products)(ours, exact, point, direction, product)
-
-
-def check_products(
-    ours: Backend, exact: Backend, point: np.ndarray, direction: np.ndarray, product: np.ndarray
-) -> float:
-    """Compares a product with differences of gradients in float64; returns its rounding, NaN if none settles."""
-    variables = ours.objective.model.trainable_variables
+    if ours.gauss_newton:
+        return check_gauss_newton(ours, exact, point, product)
     sketch = Sketch(variables)
+    sketched = sketch(product)
+    del product
+    return check_products(ours, exact, point, sketch, sketched)
+
+
+def _product(ours: Backend, point: np.ndarray) -> np.ndarray:
+    """Returns the product at a point with a vector as large as the weights."""
+    direction = noise_like(point, 1.0, ours.objective.model.trainable_variables)
+    vectors = ours.place(direction[None])
+    del direction
+    return ours.total(ours.products, ours.place(point), vectors)[0]
+
+
+def check_products(ours: Backend, exact: Backend, point: np.ndarray, sketch: Sketch, product: np.ndarray) -> float:
+    """Compares a sketched product with differences of gradients in float64; returns its rounding, or NaN."""
+    variables = ours.objective.model.trainable_variables
+    direction = noise_like(point, 1.0, variables)
 
     def gradient(step: float) -> np.ndarray:
-        return sketch(exact.total(exact.gradient, exact.place(moved(point, step, direction, exact.dtype))))
+        return sketch(exact.total(exact.gradient, exact.weights(point, step, direction)))
 
     size = np.linalg.norm(gradient(0.0))
     difference = settled_difference(gradient, PRODUCT_STEPS, size)
     if difference is None:
         return math.nan
-    sketched = sketch(product)
-    error = _product_error(sketched, difference, size, SAME[ours.dtype])
+    error = _product_error(product, difference, size, SAME[ours.dtype])
     if error <= SAME[ours.dtype]:
         return error
     if ours is not exact and ours.dtype != exact.dtype:
         # It may be rounding, if activations grow through many layers or the loss is near 0: then float64 is right.
-        product = exact.total(exact.products, exact.place(point), exact.place(direction[None]))[0]
-        sketched = sketch(product)
-        if _product_error(sketched, difference, size, SAME[exact.dtype]) <= SAME[exact.dtype]:
+        product = sketch(exact.total(exact.product, exact.weights(point), exact.weights(direction)))
+        if _product_error(product, difference, size, SAME[exact.dtype]) <= SAME[exact.dtype]:
             return error
-    most = int(np.argmax(Sketch.norms(sketched - difference)))
+    most = int(np.argmax(Sketch.norms(product - difference)))
     raise ValueError(
         "a Hessian product is not the difference of two gradients: an operation has a second derivative that "
         f"{keras.backend.backend()} does not know, as where a gradient function stops a gradient (they differ by "
@@ -228,14 +241,14 @@ def _product_error(product: np.ndarray, difference: np.ndarray, gradient: float,
     return float(np.max(np.divide(beyond, sizes, out=np.where(beyond > 0, np.inf, 0.0), where=sizes > 0)))
 
 
-def check_gauss_newton(
-    ours: Backend, exact: Backend, point: np.ndarray, direction: np.ndarray, product: np.ndarray
-) -> float:
+def check_gauss_newton(ours: Backend, exact: Backend, point: np.ndarray, product: np.ndarray) -> float:
     """Compares ⟨u, Gv⟩ with ⟨Ju, ∇²ℓ Jv⟩, J by differences of outputs in float64; returns the error, or NaN."""
-    other = gradient_direction(point, product, ours.objective.model.trainable_variables)
+    variables = ours.objective.model.trainable_variables
+    direction = noise_like(point, 1.0, variables)
+    other = line_along(point, product, np.zeros(len(variables)), variables).direction
 
     def outputs(step: float, along: np.ndarray) -> np.ndarray:
-        w = exact.place(moved(point, step, along, exact.dtype))
+        w = exact.weights(point, step, along)
         found = [
             exact.evaluate(lambda *of: exact.outputs(*of)[0], w, exact.values[1], exact.on_device(batch))
             for batch in exact.examples.batches
@@ -276,9 +289,9 @@ def _curvature_of_loss(exact: Backend, point: np.ndarray, v: np.ndarray, u: np.n
     for batch in exact.examples.batches:
         device = exact.on_device(batch)
         with exact.context():
-            size = sum(math.prod(z.shape) for z in exact.outputs(exact.place(point), exact.values[1], device)[0])
+            size = sum(math.prod(z.shape) for z in exact.outputs(exact.weights(point), exact.values[1], device)[0])
         along = exact.place(v[start : start + size])
-        found = exact.evaluate(curved, exact.place(point), exact.values[1], device, scales, along)
+        found = exact.evaluate(curved, exact.weights(point), exact.values[1], device, scales, along)
         product = np.concatenate([convert_to_numpy(part) for part in found])
         terms.append(u[start : start + size] * product)
         start += size

@@ -5,7 +5,7 @@ A difference tells something if those with a step and with its half agree: not a
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,7 +15,7 @@ AGREEMENT = 1e-4  # of the differences with a step and its half, relative to the
 ROUNDING = {"float64": 100 * np.finfo(float).eps, "float32": 1e-5}  # relative, of losses and gradients
 
 
-def norms_by_variable(vector: np.ndarray, variables: Sequence) -> np.ndarray:
+def norms_by_variable(vector: np.ndarray | list, variables: Sequence) -> np.ndarray:
     """Returns the norm of each variable's part of a vector, 0 for those that are not finite."""
     return np.nan_to_num([np.linalg.norm(part) for part in parts_of(vector, variables)], nan=0, posinf=0)
 
@@ -60,27 +60,35 @@ def settled_difference(function: Callable[[float], Any], steps: tuple, size: flo
     return None
 
 
-def gradient_direction(point: np.ndarray, gradient: np.ndarray, variables: Sequence) -> np.ndarray:
-    """Returns a direction [dim]: of each variable its gradient's and a random one, as long as its weights."""
+class Line(NamedTuple):
+    """A line through a point, and the slope that a gradient gives the loss along it."""
+
+    direction: np.ndarray  # [dim], float32
+    slope: float
+    magnitude: float  # of the slope, if no parts of it cancelled
+
+
+def line_along(point: np.ndarray, gradient: np.ndarray | list, typical: np.ndarray, variables: Sequence) -> Line:
+    """Returns a line: for each variable along its gradient and a random direction, as long as its weights.
+
+    `typical` are norms by variable of a gradient that has not cancelled.
+    """
     direction = np.random.default_rng(0).standard_normal(len(point), np.float32)
-    for along, part, weights in zip(*(parts_of(vector, variables) for vector in (direction, gradient, point))):
+    slope, magnitude = 0.0, 0.0
+    parts = zip(*(parts_of(vector, variables) for vector in (direction, gradient, point)), typical)
+    for along, part, weights, norm in parts:
         along /= np.linalg.norm(along)
         if size := np.linalg.norm(part):
             along += (part / size).astype(np.float32)
         along *= _size(weights) * math.sqrt(along.size)
-    return direction
+        slope += float(np.vdot(part.astype(float), along))
+        magnitude += float(norm * np.linalg.norm(along))
+    return Line(direction, slope, magnitude)
 
 
 def _size(weights: np.ndarray) -> float:
     """The root mean square of a variable's weights, or 0.1 for zeros."""
     return float(np.sqrt(np.mean(np.square(weights, dtype=float)))) or 0.1
-
-
-def moved(point: np.ndarray, step: float, direction: np.ndarray, dtype: str) -> np.ndarray:
-    """Returns a point, a step along a direction away from another one, in a type."""
-    result = np.multiply(direction, step, dtype=dtype)
-    result += point
-    return result
 
 
 def noise_like(point: np.ndarray, factor: float, variables: Sequence) -> np.ndarray:
@@ -105,7 +113,7 @@ class Sketch:
         size = sum(math.prod(variable.shape) for variable in variables)
         self._signs = 2 * np.random.default_rng(2).integers(0, 2, size, np.int8) - 1
 
-    def __call__(self, vector: np.ndarray) -> np.ndarray:
+    def __call__(self, vector: np.ndarray | list) -> np.ndarray:
         """Returns the sketch [variables, 16]; it is linear in the vector."""
         pairs = zip(parts_of(vector, self._variables), parts_of(self._signs, self._variables))
         return np.array([self._buckets(part.ravel(), signs.ravel()) for part, signs in pairs])

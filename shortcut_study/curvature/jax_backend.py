@@ -29,12 +29,14 @@ class Backend(backend.Backend):
     grad, jvp, vjp = staticmethod(jax.grad), staticmethod(jax.jvp), staticmethod(jax.vjp)
     num_devices = jax.device_count()
 
-    def __init__(self, objective: Objective, gauss_newton: bool, precision: str, examples: Examples) -> None:
+    def __init__(
+        self, objective: Objective, gauss_newton: bool, precision: str, examples: Examples, in_parts: bool = False
+    ) -> None:
         mesh = jax.sharding.Mesh(np.array(jax.devices()), ("examples",))
         self._shared = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("examples"))
         self._everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
         self._batch_size = examples.batch_size
-        super().__init__(objective, gauss_newton, precision, examples)
+        super().__init__(objective, gauss_newton, precision, examples, in_parts)
 
     def num_checked(self, least: int) -> int:
         """Returns how many examples, at least so many, fill whole batches, once or several times."""
@@ -47,6 +49,8 @@ class Backend(backend.Backend):
         """Returns the function, compiled, of several vectors where it takes one; it waits for its result."""
 
         def along(w: jax.Array, others: list, vectors: jax.Array, *batch: Any) -> jax.Array:
+            if isinstance(vectors, list):  # the parts of one
+                return function(w, others, vectors, *batch)
             if len(vectors) == 1:
                 return function(w, others, vectors[0], *batch)[None]
             return jax.vmap(lambda vector: function(w, others, vector, *batch))(vectors)
@@ -63,7 +67,7 @@ class Backend(backend.Backend):
             repeated = keras.tree.map_structure(lambda array: np.concatenate([np.asarray(array)] * repeats), data)
             data, scales = self.on_device(repeated), scales / repeats
         parts = [vectors[start : start + AT_ONCE] for start in range(0, len(vectors), AT_ONCE)]
-        return jax.numpy.concatenate([self._product(w, others, part, data, scales) for part in parts])
+        return jax.numpy.concatenate([self.product(w, others, part, data, scales) for part in parts])
 
     def evaluate(self, function: Callable, *arguments: Any) -> Any:
         """Returns the value of a function, compiled once for each function and shape."""

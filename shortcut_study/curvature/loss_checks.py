@@ -249,7 +249,7 @@ def _compare_gradient(
         )
 
 
-def check_loss(backend: Backend) -> None:
+def check_loss(backend: Backend, point: np.ndarray) -> None:
     """Compares first and second derivative of the loss in the outputs with differences, over all examples.
 
     Each output is moved relative to its size, and each example is compared by itself.
@@ -274,9 +274,10 @@ def check_loss(backend: Backend) -> None:
         values = keras.ops.stack([loss(outputs), *(loss(at) for at in moved)])
         return values, keras.ops.concatenate(slopes, 1), [keras.ops.concatenate(parts, 1) for parts in scaled]
 
+    w = backend.weights(point)
     for batch, scales in zip(backend.examples.batches, backend.scales):
         device = backend.on_device(batch)
-        found = backend.evaluate(derivatives, *backend.values, device, backend.place(scales))
+        found = backend.evaluate(derivatives, w, backend.values[1], device, backend.place(scales))
         values, slopes, *vectors = (convert_to_numpy(array).astype(float) for array in (*found[:2], *found[2]))
         losses = dict(zip([0.0, *moves], values))
         floor = SAME["float64"] * float(abs(slopes).sum())

@@ -47,7 +47,7 @@ class Objective(NamedTuple):
 
     @contextlib.contextmanager
     def at(self, w: Any, others: Sequence) -> Iterator[keras.StatelessScope]:
-        """Context manager: the model's trained variables, flat in w, and its other ones have given values."""
+        """Context manager: the model's trained variables, flat or one by one in w, and its others have given values."""
         trained = self.model.trainable_variables
         values = [*zip(trained, parts_of(w, trained, ops)), *zip(self.model.non_trainable_variables, others)]
         with computing_in(self.model, self.dtype), keras.StatelessScope(values, collect_losses=True) as scope:
@@ -289,7 +289,16 @@ def flat(arrays: Sequence, dtype: str) -> np.ndarray:
 
 
 def parts_of(vector: Any, variables: Sequence, numpy: Any = np) -> list:
-    """Returns a flat vector, of NumPy or of `numpy`, in the shapes of variables."""
+    """Returns a flat vector, of NumPy or of `numpy`, in the shapes of variables; a list, in these already, as it is."""
+    if isinstance(vector, list):
+        return vector
     ends = [int(end) for end in np.cumsum([math.prod(variable.shape) for variable in variables])[:-1]]
     parts = numpy.split(vector, ends) if ends else [vector]  # as TensorFlow takes an empty list for floats
     return [numpy.reshape(part, tuple(variable.shape)) for part, variable in zip(parts, variables)]
+
+
+def moved(point: np.ndarray, step: float, direction: np.ndarray, dtype: str) -> np.ndarray:
+    """Returns a point, a step along a direction away from another one, in a type."""
+    result = np.multiply(direction, step, dtype=dtype)
+    result += point
+    return result

@@ -8,6 +8,7 @@ At a kink of ReLU the second derivative is taken as 0.
 """
 
 import contextlib
+import math
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -30,7 +31,9 @@ MANY = 2**24  # factors of a product whose number is not known while tracing
 class Backend(backend.Backend):
     """Products of one model; the arguments are those of the base class."""
 
-    def __init__(self, objective: Objective, gauss_newton: bool, precision: str, examples: Examples) -> None:
+    def __init__(
+        self, objective: Objective, gauss_newton: bool, precision: str, examples: Examples, in_parts: bool = False
+    ) -> None:
         is_fixed = any(x.shape[0] is not None for x in getattr(objective.model, "inputs", None) or [])
         self.fixed_size = size = examples.batch_size if is_fixed else None
         what = f"a model of a fixed batch size takes whole batches: give a multiple of batch_size={size} examples"
@@ -40,7 +43,7 @@ class Backend(backend.Backend):
             for shape, array in zip(examples.shapes(), keras.tree.flatten(examples.batches[0]))
         ]
         self._batch = keras.tree.pack_sequence_as(examples.batches[0], specs), tf.TensorSpec([None], objective.dtype)
-        super().__init__(objective, gauss_newton, precision, examples)
+        super().__init__(objective, gauss_newton, precision, examples, in_parts)
 
     def evaluate(self, function: Callable, *arguments: Any) -> Any:
         """Returns the value of a function that is not compiled."""
@@ -90,7 +93,10 @@ class Backend(backend.Backend):
 
     def compiled(self, function: Callable, has_vector: bool = False) -> Callable:
         """Returns the function as a graph, traced once for batches of all sizes."""
-        w, others = (keras.tree.map_structure(lambda a: tf.TensorSpec(a.shape, a.dtype), of) for of in self.values)
+        variables = self.objective.model.trainable_variables
+        parts = [tf.TensorSpec(variable.shape, self.dtype) for variable in variables]
+        w = parts if self.in_parts else tf.TensorSpec([sum(math.prod(part.shape) for part in parts)], self.dtype)
+        others = [tf.TensorSpec(array.shape, array.dtype) for array in self.values[1]]
         signature = [w, others, *[w] * has_vector, *self._batch]
         traced = second_derivatives()(function)  # not where it runs: other threads share TensorFlow's registry
         return tf.function(traced, input_signature=signature, autograph=False)  # as Keras's fit
@@ -110,7 +116,7 @@ class Backend(backend.Backend):
     def trace_products(self) -> None:
         """Traces the product, which names an operation without a second derivative."""
         with naming_operations(), self.context():
-            self._product.get_concrete_function()
+            self.product.get_concrete_function()
 
     @contextlib.contextmanager
     def context(self) -> Iterator[None]:
