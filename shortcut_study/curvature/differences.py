@@ -41,8 +41,10 @@ def settled_slope_error(
         error = abs(slope - expected) - floor - rounding
         if not error > tolerance * abs(expected):  # nor if NaN
             return 0.0
-        half = (loss(step / 2) - loss(-step / 2)) / step
-        kink = abs(above + below - 2 * loss(0.0)) / step
+        half_above, half_below, here = loss(step / 2), loss(-step / 2), loss(0.0)
+        half = (half_above - half_below) / step
+        # The difference of the slopes to both sides: of a smooth loss it halves with the step, at a kink it stays.
+        kink = abs(4 * (half_above + half_below - 2 * here) - (above + below - 2 * here)) / step
         is_settled = max(abs(half - slope), kink) <= 0.1 * error
         if is_settled and before is not None and abs(slope - before) <= 0.1 * error:
             return error / max(abs(slope), abs(expected))

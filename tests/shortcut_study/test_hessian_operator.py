@@ -207,13 +207,13 @@ def test_a_weight_in_the_loss_and_weights_of_one_output_alone_are_taken_in_float
 
 def test_other_threads_find_tensorflow_s_own_gradients_during_a_product(model, monkeypatch):
     h, own, found = curvature.Hessian(model, X, CLASSES), gradient_registry.lookup("Cumprod"), []
-    product = h._backend._product
+    product = h._backend.product
 
     def watched(*arguments):
         found.append(gradient_registry.lookup("Cumprod"))
         return product(*arguments)
 
-    monkeypatch.setattr(h._backend, "_product", watched)
+    monkeypatch.setattr(h._backend, "product", watched)
     h @ np.ones(h.shape[0])
     assert found == [own]
 
