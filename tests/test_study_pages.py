@@ -61,8 +61,8 @@ def compared(arch, activations=LINEAR, seeds=10):
 
 def growth(arch, activations=LINEAR):
     """Returns log₁₀ of the ratio at each seed's highest loss over that at its lowest."""
-    curves = [curve[np.isfinite(curve)] for curve in compared(arch, activations).curves]
-    return np.array([curve[-1] - curve[0] for curve in curves if len(curve) > 1])
+    ends = compared(arch, activations).ends
+    return ends[:, 1] - ends[:, 0]
 
 
 def best(arch, activations=LINEAR):
@@ -100,6 +100,7 @@ def start_and_meeting():
     pair = compared(ORTHOGONAL)
     meet = 10 ** pair.grid[pair.two >= pair.other]
     ends = pair.curves[:, 0][np.isfinite(pair.curves[:, 0])]
+    lowest = 10 ** pair.grid[0]
     later = at_0_0021()
     low, high = 10 ** np.array([ends.min(), ends.max()])
     spread = by_depth("initial_spectrum", LINEAR, TWO, "condition_number", log=False)[96][1]
@@ -114,12 +115,12 @@ def start_and_meeting():
     one, three = conditions(ONE), conditions(THREE)
     yield f"1-shortcut networks grow from {one[2]:.2f} to {one[96]:.0f}; 3-shortcut ones stay at "
     yield f"stay at {span(three.values(), '{:.0f}'.format)}"
-    yield f"{10 ** np.mean(ends):.0f} times apart ({low:.1f}–{float(f'{high:.3g}'):,.0f}, the {len(ends)} seeds"
+    yield f"{10 ** np.mean(ends):.0f} times apart at {lowest:.3g} ({low:.1f}–{float(f'{high:.3g}'):,.0f}, the {len(ends)} seeds"
     yield f"p = {p_value(ends - np.log10(3)):.1g} against this study's limit of 3"
     yield f"which all {np.isfinite(later).sum()} reach, it is {10 ** later.mean():.0f} times "
     yield f"times ({10 ** later.min():.2f}–"
     yield f"–{float(f'{10 ** later.max():.3g}'):,.0f}), which could be 3 (p = {p_value(later - np.log10(3)):.2g})"
-    yield f"losses of {meet.max():.2g}–{meet.min():.1g}; {10 ** np.mean(ends):.0f} times at 0.001"
+    yield f"losses of {meet.max():.2g}–{meet.min():.1g}; {10 ** np.mean(ends):.0f} times at {lowest:.3g}"
     yield f"{10 ** (pair.other - pair.two)[-1]:.0f} times at the start"
     yield f"open at {(pair.two >= pair.other).mean():.0%}".replace("%", " %")
 
@@ -138,8 +139,8 @@ def along_the_descent():
     yield f"at losses near {high:.1f}; {ends[0]} and {ends[1]} at {low:.2f} (p = {chance})"
     assert {power(10 ** (pair.other - pair.two)[-1]) for pair in relu} == {"2·10⁶"}
     yield "2·10⁶ times at losses near"
-    assert {f"{p_value(growth(arch, RELU_MID)):.1g}" for arch in (ORTHOGONAL, XAVIER)} == {"0.2"}
-    yield "the ratios are no larger at large losses (p = 0.2)"
+    assert {f"{p_value(growth(arch, RELU_MID)):.1g}" for arch in (ORTHOGONAL, XAVIER)} == {"0.3"}
+    yield "the ratios are no larger at large losses (p = 0.3)"
 
 
 def index():

@@ -158,12 +158,11 @@ def findings(rows: list[dict]) -> list[Finding]:
 
 
 def _especially_at_large_losses(pairs: dict[Architecture, Comparison | None], lost: str) -> Finding:
-    """Whether the ratio to each plain architecture is greater at the highest shared loss than at the lowest."""
+    """Whether the ratio to each plain architecture is greater at a seed's highest shared loss than at its lowest."""
     claim = "2-shortcut condition numbers are smaller especially when the loss is large"
     answers, numbers = [], []
     for arch, compared in pairs.items():
-        shared = [curve[np.isfinite(curve)] for curve in compared.curves] if compared else []
-        growth = np.array([curve[-1] - curve[0] for curve in shared if len(curve) > 1])
+        growth = compared.ends[:, 1] - compared.ends[:, 0] if compared else np.empty(0)
         differs = p_value(growth) < CHANCE
         answers.append(bool(growth.mean() > 0) if differs else None)
         ratio = f"{10 ** growth.mean():.3g}{paired(growth)}" if len(growth) else NOTHING_SHARED

@@ -60,6 +60,7 @@ class Comparison(NamedTuple):
       two, other: [p], means over the runs of the 2-shortcut networks and of the others, log₁₀ if asked for.
       differences: [n], mean of other − two over the losses that both runs of a seed pass, by seed.
       curves: [n, p], other − two on the grid, by seed; NaN where not both runs of a seed pass.
+      ends: [n, 2], other − two at the lowest and at the highest loss that both runs of a seed pass.
     """
 
     grid: np.ndarray
@@ -67,6 +68,7 @@ class Comparison(NamedTuple):
     other: np.ndarray
     differences: np.ndarray
     curves: np.ndarray
+    ends: np.ndarray
 
     @property
     def num_runs(self) -> int:
@@ -86,14 +88,17 @@ def compare_along_loss(
     grid = _common_losses(two, other)
     if grid is None:
         return None
-    differences, curves = [], []
+    differences, curves, ends = [], [], []
     for seed in sorted({row["seed"] for row in rows}):
         runs = [along_loss(rows_of_architecture(select(rows, seed=seed), a), loss, name, log) for a in (TWO, arch)]
         if (shared := _common_losses(*runs)) is not None:
-            differences.append(_difference(shared, *runs).mean())
+            along = _difference(shared, *runs)
+            differences.append(along.mean())
+            ends.append(along[[0, -1]])
             curves.append(_difference(grid, *runs))
     means = (np.interp(grid, band.x, band.mean) for band in (two, other))
-    return Comparison(grid, *means, np.array(differences), np.array(curves).reshape(-1, len(grid)))
+    curves = np.array(curves).reshape(-1, len(grid))
+    return Comparison(grid, *means, np.array(differences), curves, np.array(ends).reshape(-1, 2))
 
 
 def _common_losses(two: Band, other: Band) -> np.ndarray | None:
