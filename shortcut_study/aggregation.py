@@ -77,7 +77,7 @@ def along_loss(
     fewer than two losses.
     """
     seeds = sorted({row["seed"] for row in rows})
-    runs = [run for seed in seeds if (run := _run_along_loss(select(rows, seed=seed), loss, y, log))]
+    runs = [run for seed in seeds if (run := run_along_loss(select(rows, seed=seed), loss, y, log))]
     if not runs:
         return Band(*np.empty((4, 0)))
     grid = np.linspace(min(losses[0] for losses, _ in runs), max(losses[-1] for losses, _ in runs), num_points)
@@ -97,7 +97,7 @@ def _interpolated(grid: np.ndarray, losses: np.ndarray, values: np.ndarray, larg
     return np.where(is_in_gap, np.nan, interpolated)
 
 
-def _run_along_loss(rows: list[dict], loss: str, y: str, log: bool) -> tuple[np.ndarray, np.ndarray] | None:
+def run_along_loss(rows: list[dict], loss: str, y: str, log: bool) -> tuple[np.ndarray, np.ndarray] | None:
     """One run's log₁₀ losses, ascending, and its values there, NaN for infinite ones; None for fewer than two."""
     measured = [row for row in rows if is_number(row[loss]) and row[y] != ""]
     losses, values = np.log10(column(measured, loss)), column(measured, y)

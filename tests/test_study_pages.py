@@ -115,7 +115,8 @@ def start_and_meeting():
     one, three = conditions(ONE), conditions(THREE)
     yield f"1-shortcut networks grow from {one[2]:.2f} to {one[96]:.0f}; 3-shortcut ones stay at "
     yield f"stay at {span(three.values(), '{:.0f}'.format)}"
-    yield f"{10 ** np.mean(ends):.0f} times apart at {lowest:.3g} ({low:.1f}–{float(f'{high:.3g}'):,.0f}, the {len(ends)} seeds"
+    apart = f"{10 ** np.mean(ends):.0f} times apart at {lowest:.3g}"
+    yield f"{apart} ({low:.1f}–{float(f'{high:.3g}'):,.0f}, the {len(ends)} seeds"
     yield f"p = {p_value(ends - np.log10(3)):.1g} against this study's limit of 3"
     yield f"which all {np.isfinite(later).sum()} reach, it is {10 ** later.mean():.0f} times "
     yield f"times ({10 ** later.min():.2f}–"

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import stdtr
 
-from shortcut_study.aggregation import Band, BestRate, along_loss, rows_of_architecture, select
+from shortcut_study.aggregation import Band, BestRate, along_loss, rows_of_architecture, run_along_loss, select
 from shortcut_study.architectures import LABELS, TWO, Architecture
 
 CONSTANT = 1.1  # "constant": largest over smallest mean below this
@@ -90,11 +90,12 @@ def compare_along_loss(
         return None
     differences, curves, ends = [], [], []
     for seed in sorted({row["seed"] for row in rows}):
-        runs = [along_loss(rows_of_architecture(select(rows, seed=seed), a), loss, name, log) for a in (TWO, arch)]
+        of_seed = [rows_of_architecture(select(rows, seed=seed), a) for a in (TWO, arch)]
+        runs = [along_loss(run, loss, name, log) for run in of_seed]
         if (shared := _common_losses(*runs)) is not None:
-            along = _difference(shared, *runs)
-            differences.append(along.mean())
-            ends.append(along[[0, -1]])
+            differences.append(_difference(shared, *runs).mean())
+            at_ends = [np.interp(shared[[0, -1]], *run_along_loss(run, loss, name, log)) for run in of_seed]
+            ends.append(at_ends[1] - at_ends[0])
             curves.append(_difference(grid, *runs))
     means = (np.interp(grid, band.x, band.mean) for band in (two, other))
     curves = np.array(curves).reshape(-1, len(grid))
