@@ -137,6 +137,12 @@ def checked_arrays(
         raise UserError(f"num_classes is {num_classes}, but the training labels of {name} have {count} classes")
     is_one = splits[0] == "train" and labels["train"].size and max(num_classes, count) == 1
     require(not is_one, f"{name}: train_labels have only one class, 0; at least two are needed")
+    first = labels["train"].min() if "train" in labels and labels["train"].size else 0
+    if not num_classes and first > 0:
+        note(
+            f"the training labels of {name} are {first}–{count - 1}, so that the network has {count} classes, {first} of "
+            "them without an image; for labels from 0 subtract the least"
+        )
     return images, labels, num_classes or count
 
 

@@ -215,14 +215,15 @@ def check_products(ours: Backend, exact: Backend, point: np.ndarray, sketch: Ske
     difference = settled_difference(gradient, PRODUCT_STEPS, size)
     if difference is None:
         return math.nan
+    rounding = float(np.linalg.norm(product - difference) / (np.linalg.norm(difference) or 1.0))
     error = _product_error(product, difference, size, SAME[ours.dtype])
     if error <= SAME[ours.dtype]:
-        return error
+        return rounding
     if ours is not exact and ours.dtype != exact.dtype:
         # It may be rounding, if activations grow through many layers or the loss is near 0: then float64 is right.
         product = sketch(exact.total(exact.product, exact.weights(point), exact.weights(direction)))
         if _product_error(product, difference, size, SAME[exact.dtype]) <= SAME[exact.dtype]:
-            return error
+            return rounding
     most = int(np.argmax(Sketch.norms(product - difference)))
     raise ValueError(
         "a Hessian product is not the difference of two gradients: an operation has a second derivative that "

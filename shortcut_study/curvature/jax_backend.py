@@ -12,6 +12,7 @@ import jax
 import keras
 import numpy as np
 
+from identity_matters.fields import require
 from shortcut_study.curvature import backend
 from shortcut_study.curvature.examples import Examples
 from shortcut_study.curvature.objective import Objective
@@ -36,6 +37,7 @@ class Backend(backend.Backend):
         self._shared = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("examples"))
         self._everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
         self._batch_size = examples.batch_size
+        self._has_forward_mode = True
         super().__init__(objective, gauss_newton, precision, examples, in_parts)
 
     def num_checked(self, least: int) -> int:
@@ -55,8 +57,35 @@ class Backend(backend.Backend):
                 return function(w, others, vectors[0], *batch)[None]
             return jax.vmap(lambda vector: function(w, others, vector, *batch))(vectors)
 
-        jitted = jax.jit(along if has_vector else function, out_shardings=self._everywhere)
-        return lambda *arguments: jax.block_until_ready(jitted(*arguments))
+        compiled = along if has_vector else function
+
+        def call(*arguments: Any) -> Any:
+            jitted = jax.jit(compiled, out_shardings=self._everywhere)  # JAX keeps what it compiled for a function
+            return jax.block_until_ready(jitted(*arguments))
+
+        return lambda *arguments: self._with_reverse_mode(call, *arguments)
+
+    def second_derivative(self, function: Callable, at: Any, v: Any) -> Any:
+        """Returns the product of a function's second derivative with a vector."""
+        if self._has_forward_mode:
+            return super().second_derivative(function, at, v)
+        return self.vjp(self.grad(function), at)[1](v)[0]
+
+    def _with_reverse_mode(self, call: Callable, *arguments: Any) -> Any:
+        """Returns what a function returns, with reverse over reverse mode if jax.custom_vjp forbids the forward mode.
+
+        JAX says so only when it compiles.
+        """
+        try:
+            return call(*arguments)
+        except TypeError as error:
+            if "custom_vjp" not in str(error) or not self._has_forward_mode:
+                raise
+            message = "a Gauss–Newton product needs the forward mode, which jax.custom_vjp does not have"
+            require(not self.gauss_newton, message)
+        self._has_forward_mode = False
+        jax.clear_caches()
+        return call(*arguments)
 
     def products(self, w: Any, others: list, vectors: Any, *batch: Any) -> jax.Array:
         """Returns the products over one batch, all of it on the device."""
@@ -71,7 +100,11 @@ class Backend(backend.Backend):
 
     def evaluate(self, function: Callable, *arguments: Any) -> Any:
         """Returns the value of a function, compiled once for each function and shape."""
-        return super().evaluate(jax.jit(function), *arguments)
+
+        def call(*arguments: Any) -> Any:
+            return super(Backend, self).evaluate(jax.jit(function), *arguments)
+
+        return self._with_reverse_mode(call, *arguments)
 
     def place(self, array: Any, dtype: str | None = None) -> jax.Array:
         """Returns an array on each device."""

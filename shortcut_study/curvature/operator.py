@@ -26,7 +26,7 @@ from shortcut_study.curvature.estimators import Diagonal, Trace, hutchinson, xdi
 from shortcut_study.curvature.examples import gathered
 from shortcut_study.curvature.landscapes import Landscape, losses_around
 from shortcut_study.curvature.model_spectrum import Groups, ModelSpectrum, PartSpectra, part_row, parts, positions
-from shortcut_study.curvature.objective import COMPUTE_LOSS, Objective, loss_name, loss_of, own_dtype
+from shortcut_study.curvature.objective import COMPUTE_LOSS, Objective, first_reason, loss_name, loss_of, own_dtype
 from shortcut_study.curvature.quadrature import ORDER, deflated_quadrature
 from shortcut_study.curvature.watched import Watched
 
@@ -122,7 +122,7 @@ class Hessian:
         self.shape = (dim, dim)
         self.num_batches = len(self.examples.batches)
         self._backend = backend(self.objective, gauss_newton, precision, self.examples)
-        with explaining(self._backend.refused):
+        with explaining(self._backend.refused, _not_in_type(dtype)):
             checked = derivative_checks.check(self._backend, self.loss_is_default)
         self._backend.scales = checked.scales
         self._backend.on_batch = lambda: self.on_batch and self.on_batch()
@@ -325,6 +325,17 @@ def per_layer(model: keras.Model, x: Any, y: Any = None, loss: Any = None, **opt
 def landscape(model: keras.Model, x: Any, y: Any = None, loss: Any = None, **options: Any) -> Landscape:
     """Returns the loss around the weights of a model: Hessian(model, x, y, loss, …).landscape(…)."""
     return _measured("landscape", model, x, y, loss, options)
+
+
+def _not_in_type(dtype: str) -> Callable:
+    """Returns the rule for a layer that computes in one type only, as one with constants in float32 does."""
+
+    def rule(error: Exception) -> Exception | None:
+        if dtype != "float64" or not isinstance(error, TypeError):
+            return None
+        return ValueError(f"the model does not compute in float64 ({first_reason(error)}); take dtype='float32'")
+
+    return rule
 
 
 def _has_loss(model: keras.Model) -> bool:

@@ -149,6 +149,17 @@ def test_num_classes_makes_room_for_classes_that_the_training_set_lacks(digits):
 
 
 @pytest.mark.slow
+def test_labels_that_begin_at_1_are_noted(digits, capsys):
+    x_train, y_train, x_test, y_test = digits
+    source = given_source((x_train, y_train + 1, x_test, y_test + 1), ANY)
+    assert source.num_classes == 11
+    line = capsys.readouterr().err
+    assert "labels of the data are 1–10" in line and "has 11 classes, 1 of them without an image" in line
+    given_source(digits, ANY)
+    given_source((x_train, y_train + 1, x_test, y_test + 1), DataConfig(num_classes=12))
+    assert capsys.readouterr().err == ""
+
+
 def test_a_run_with_more_classes_than_its_training_set_is_evaluated(tiny_config, digits, tmp_path):
     x, y, x_test, y_test = digits
     arrays = {"x_train": x[y < 8], "y_train": y[y < 8], "x_test": x_test, "y_test": y_test}

@@ -81,6 +81,29 @@ print(sizes)
 """
 
 
+CUSTOM_GRADIENT = """
+import jax, jax.numpy as jnp, keras, numpy as np
+from hessian_cases import CLASSES, X, hidden
+from shortcut_study import curvature
+@jax.custom_vjp
+def sine(x):
+    return jnp.sin(x)
+sine.defvjp(lambda x: (sine(x), x), lambda x, g: (g * jnp.cos(x),))  # its forward calls itself: no forward mode
+products = []
+for function in (sine, jnp.sin):
+    keras.utils.set_random_seed(0)
+    layers = keras.layers.Dense(3), keras.layers.Lambda(function), keras.layers.Dense(3)
+    products.append(curvature.Hessian(keras.Sequential([keras.Input((4,)), *layers]), X, CLASSES) @ np.ones(27))
+assert np.abs(products[0] - products[1]).max() < 1e-5
+print("reverse over reverse")
+"""
+
+
+@pytest.mark.slow
+def test_a_gradient_without_forward_mode_on_jax_is_differentiated_in_reverse():
+    assert on_four_devices(CUSTOM_GRADIENT) == ["reverse over reverse"]
+
+
 def on_four_devices(program):
     path = os.pathsep.join([str(pathlib.Path(hessian_cases.__file__).parent), os.environ.get("PYTHONPATH", "")])
     return on_jax("-c", program, XLA_FLAGS="--xla_force_host_platform_device_count=4", PYTHONPATH=path)
