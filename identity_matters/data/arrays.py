@@ -140,8 +140,8 @@ def checked_arrays(
     first = labels["train"].min() if "train" in labels and labels["train"].size else 0
     if not num_classes and first > 0:
         note(
-            f"the training labels of {name} are {first}–{count - 1}, so that the network has {count} classes, {first} of "
-            "them without an image; for labels from 0 subtract the least"
+            f"the training labels of {name} are {first}–{count - 1}, so that the network has {count} classes, "
+            f"{first} of them without an image; for labels from 0 subtract the least"
         )
     return images, labels, num_classes or count
 

@@ -44,6 +44,7 @@ class Backend:
     in_parts = False  # whether weights and gradients are lists, a part for each variable, and no flat vectors
     num_devices = 1  # among which a batch is divided
     fixed_size: int | None = None  # of each batch, if the model takes no other
+    compiles_by_shape = False  # anew for each number of examples
     scales: np.ndarray
 
     def __init__(

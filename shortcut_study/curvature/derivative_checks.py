@@ -212,7 +212,7 @@ def check_products(ours: Backend, exact: Backend, point: np.ndarray, sketch: Ske
         return sketch(exact.total(exact.gradient, exact.weights(point, step, direction)))
 
     size = np.linalg.norm(gradient(0.0))
-    difference = settled_difference(gradient, PRODUCT_STEPS, size)
+    difference = settled_difference(gradient, PRODUCT_STEPS)
     if difference is None:
         return math.nan
     rounding = float(np.linalg.norm(product - difference) / (np.linalg.norm(difference) or 1.0))
@@ -256,9 +256,8 @@ def check_gauss_newton(ours: Backend, exact: Backend, point: np.ndarray, product
         ]
         return np.concatenate([np.ravel(convert_to_numpy(z)) for z in keras.tree.flatten(found)])
 
-    size = np.linalg.norm(outputs(0.0, direction))
-    pushed = settled_difference(lambda step: outputs(step, direction), PRODUCT_STEPS, size)
-    others = settled_difference(lambda step: outputs(step, other), PRODUCT_STEPS, size)
+    pushed = settled_difference(lambda step: outputs(step, direction), PRODUCT_STEPS)
+    others = settled_difference(lambda step: outputs(step, other), PRODUCT_STEPS)
     if pushed is None or others is None:
         return math.nan
     expected, magnitude = _curvature_of_loss(exact, point, pushed, others)

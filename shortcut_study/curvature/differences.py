@@ -5,7 +5,7 @@ A difference tells something if those with a step and with its half agree: not a
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -52,12 +52,21 @@ def settled_slope_error(
     return 0.0
 
 
-def settled_difference(function: Callable[[float], Any], steps: tuple, size: float) -> np.ndarray | None:
-    """Returns the central difference of a function with the first step that agrees with its half, or None."""
+def settled_difference(function: Callable[[float], np.ndarray], steps: tuple) -> np.ndarray | None:
+    """Returns the central difference of a function with the first step that agrees with its half, or None.
+
+    At a kink in all of it, as of ReLU at zeros, the central difference is the mean of those to both sides: it would
+    agree with its half, but these do not with each other.
+    """
+    here = function(0.0)
     for step in steps:
-        wide, narrow = ((function(at) - function(-at)) / (2 * at) for at in (step, step / 2))
-        rounding = ROUNDING["float64"] * size / step
-        if np.linalg.norm(wide - narrow) <= AGREEMENT * np.linalg.norm(narrow) + rounding:
+        above, below, half_above, half_below = (function(at) for at in (step, -step, step / 2, -step / 2))
+        wide = (above - below) / (2 * step)
+        narrow = (half_above - half_below) / step
+        kink = (4 * (half_above + half_below - 2 * here) - (above + below - 2 * here)) / step
+        change = max(np.linalg.norm(wide - narrow), np.linalg.norm(kink) / 10)
+        rounding = ROUNDING["float64"] * np.linalg.norm(here) / step
+        if change <= AGREEMENT * np.linalg.norm(narrow) + rounding:
             return narrow
     return None
 

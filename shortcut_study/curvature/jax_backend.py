@@ -29,6 +29,7 @@ class Backend(backend.Backend):
 
     grad, jvp, vjp = staticmethod(jax.grad), staticmethod(jax.jvp), staticmethod(jax.vjp)
     num_devices = jax.device_count()
+    compiles_by_shape = True
 
     def __init__(
         self, objective: Objective, gauss_newton: bool, precision: str, examples: Examples, in_parts: bool = False

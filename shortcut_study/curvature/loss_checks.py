@@ -98,7 +98,8 @@ class BatchLoss:
         """Returns the sum of the totals [outputs] of both halves of a batch of NumPy; None if it has none."""
         size = num_examples(batch)
         half = size // 2
-        if size % 2 == 0:  # each half twice, as XLA compiles anew for another number of examples
+        keeps_size = self._backend.compiles_by_shape or self._backend.fixed_size is not None
+        if size % 2 == 0 and keeps_size:  # each half twice
             halves = [np.tile(np.arange(start, start + half), 2) for start in (0, half)]
             share = 0.5
         else:

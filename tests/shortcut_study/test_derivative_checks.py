@@ -248,6 +248,10 @@ def test_what_no_difference_tells_is_reported_and_not_refused():
     kink = layers.Dense(5, "relu", kernel_initializer="zeros")  # checked near the weights only
     assert heading(network(kink))
     assert not heading(network(layers.Dropout(0.5, seed=1)), training=True)
+    zeros = network(layers.Dense(5, "relu"))  # differences at the weights settle, at the mean of both sides
+    zeros.set_weights([0 * w for w in zeros.get_weights()])
+    assert heading(zeros)
+    assert curvature.Hessian(zeros, X, LABELS, gauss_newton=True).is_checked_by_differences
 
 
 def test_a_loss_without_its_second_derivative_is_refused():
