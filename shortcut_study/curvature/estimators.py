@@ -33,6 +33,7 @@ from numpy.typing import ArrayLike
 from identity_matters.fields import require, require_counts
 from shortcut_study.curvature.lanczos import multiplied, vector_norm
 from shortcut_study.curvature.memory import check_memory
+from theory.parallel import single_threaded_products
 
 FEWEST = 5  # vectors before the tolerance of a trace is checked; fewer give a poor estimate of their spread
 SKEWNESS_FACTOR = 8.7  # of `confidence`, so that a mean of k samples of χ² with any degrees of freedom is held
@@ -107,7 +108,9 @@ def xdiag(mvp_fn: Callable, dim: int, num_products: int, seed: int = 0, dtype: t
         return _exact(mvp_fn, dim, dtype)
     k = num_products // 2
     q, r, along, w = _range(mvp_fn, lambda: _signs(dim, k, seed, dtype), k)
-    of_q = np.stack([multiplied(mvp_fn, vector) for vector in q])
+    of_q = np.empty_like(q)
+    for vector, image in zip(q, of_q):
+        image[:] = multiplied(mvp_fn, vector)
     small = Small(r, w, of_q @ q.T, along, dim)
     estimates, differences = _estimates(small, _diagonal_sum)
     # For the variance of each entry a pair of neighbours, in a circle, stands for all pairs.
@@ -235,27 +238,31 @@ def _estimates(small: Small, estimate: Callable) -> tuple[np.ndarray, np.ndarray
     k = len(small.r)
     estimates, differences, left_out = np.zeros(k), np.zeros((k, k)), _left_out(small.r)
     for i, others, pairs in _pairs(small.r):
-        estimates[i] = estimate(small, i, left_out[None, :, i, None])[0]
-        both = np.stack([np.broadcast_to(left_out[:, i], pairs.T.shape), pairs.T], axis=-1)
-        differences[i, others] = estimates[i] - estimate(small, i, both)
+        alone = left_out[:, [i]]
+        estimates[i] = estimate(small, i, alone)[0]
+        differences[i, others] = estimates[i] - estimate(small, i, alone, pairs)
     return estimates, differences
 
 
-def _trace(small: Small, i: int, left_out: np.ndarray) -> np.ndarray:
-    """Returns XTrace's estimates [p] by vector i, of orthonormal columns [p, k, l] that Q then lacks."""
+def _trace(small: Small, i: int, *left_out: np.ndarray) -> np.ndarray:
+    """Returns XTrace's estimates [p] by vector i, where Q lacks an orthonormal column of each array [k, p or 1]."""
     r, w, h, along, dim = small
-    of_w = np.einsum("pkl,k->pl", left_out, w[:, i])
-    rest = w[:, i] - np.einsum("pkl,pl->pk", left_out, of_w)  # what ωᵢ has along Qᵢ, in the basis Q
-    curved = along[i] - 2 * rest @ r[:, i] + np.sum(rest @ h * rest, 1)
-    size = dim - np.sum(w[:, i] ** 2) + np.sum(of_w**2, 1)
-    missing = left_out.shape[2] - len(r)
-    return np.trace(h) - np.sum(left_out * (h @ left_out), (1, 2)) + (dim + missing) * curved / size
+    of_w = [w[:, i] @ columns for columns in left_out]
+    rest = w[:, i, None] - sum(columns * of for columns, of in zip(left_out, of_w))  # what ωᵢ has along Qᵢ, by Q
+    curved = along[i] - 2 * r[:, i] @ rest + np.sum(rest * (h @ rest), 0)
+    size = dim - np.sum(w[:, i] ** 2) + sum(of**2 for of in of_w)
+    return _within(small, left_out) + (dim - len(r) + len(left_out)) * curved / size
 
 
-def _diagonal_sum(small: Small, i: int, left_out: np.ndarray) -> np.ndarray:
-    """Returns the sums [p] of XDiag's estimates by vector i, of orthonormal columns [p, k, l] that Q then lacks."""
-    by_vector = np.einsum("pkl,k->pl", left_out, small.w[:, i]) * np.einsum("pkl,k->pl", left_out, small.r[:, i])
-    return np.trace(small.h) - np.sum(left_out * (small.h @ left_out), (1, 2)) + by_vector.sum(1)
+def _diagonal_sum(small: Small, i: int, *left_out: np.ndarray) -> np.ndarray:
+    """Returns the sums [p] of XDiag's estimates by vector i, as `_trace`."""
+    by_vector = sum((small.w[:, i] @ columns) * (small.r[:, i] @ columns) for columns in left_out)
+    return _within(small, left_out) + by_vector
+
+
+def _within(small: Small, left_out: tuple[np.ndarray, ...]) -> np.ndarray:
+    """Returns the traces [p] of the matrix within the range of Q without these columns."""
+    return np.trace(small.h) - sum(np.sum(columns * (small.h @ columns), 0) for columns in left_out)
 
 
 def _variance(estimates: np.ndarray, differences: np.ndarray) -> float:
@@ -271,8 +278,10 @@ def _pairs(r: np.ndarray) -> Iterator[tuple[int, list[int], np.ndarray]]:
     """
     for i in range(len(r)):
         others = [j for j in range(len(r)) if j != i]
-        q, of_others = np.linalg.qr(r[:, others])
-        yield i, others, q @ _left_out(of_others)
+        with single_threaded_products():  # on busy cores threads make small matrices 10 times slower
+            q, of_others = np.linalg.qr(r[:, others])
+            pairs = q @ _left_out(of_others)
+        yield i, others, pairs
 
 
 def _left_out(r: np.ndarray) -> np.ndarray:
