@@ -134,7 +134,8 @@ def of_spectrum(product: Callable, values: np.ndarray, order: int, seed: int) ->
     of_grid = density(quadrature, width)
     gaussians = np.exp(-0.5 * ((of_grid.grid[:, None] - values) / width) ** 2) / (width * np.sqrt(2 * np.pi))
     seen = gaussians.mean(1) > 0.1 / (dim * width)  # where eigenvalues are
-    rows["density"] = held(of_grid.values[seen], of_grid.standard_errors[seen], gaussians.mean(1)[seen])
+    errors = np.nan_to_num(of_grid.standard_errors[seen])  # NaN where all eigenvalues are known
+    rows["density"] = held(of_grid.values[seen], errors, gaussians.mean(1)[seen])
     ranges = {
         "share near 0": (share_within(quadrature, 0.05 * largest, dim), np.mean(np.abs(values) <= 0.05 * largest))
     }

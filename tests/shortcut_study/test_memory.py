@@ -1,6 +1,8 @@
 """What measurements of large matrices take of memory and disk: refused beforehand, near the peak, or in a file."""
 
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -69,3 +71,30 @@ def test_a_basis_that_neither_memory_nor_disk_holds_is_refused_with_the_order_th
     assert f"5.0 GB of disk at {tmp_path}; choose at most 11" in message
     machine_of(5e9, 100e9)  # no room for the products themselves
     assert "a product needs 5.3 GB" in refused(deflated_quadrature, None, 110_000_000, dtype=np.float32)
+
+
+PEAK = """
+import resource, sys
+import numpy as np
+from shortcut_study.curvature import estimators, quadrature
+def peak():
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+dim, values = 4_000_000, np.append(np.ones(3_999_990, np.float32), np.linspace(20, 30, 10, dtype=np.float32))
+before = (values * values, peak())[1]
+name, count = sys.argv[1], int(sys.argv[2])
+if name == "spectrum":
+    quadrature.deflated_quadrature(lambda v: values * v, dim, count, 6, 0.0, dtype=np.float32)
+else:
+    getattr(estimators, name)(lambda v: values * v, dim, count, dtype=np.float32)
+print((peak() - before) / (4 * dim))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name, count, most", [("xtrace", 30, 15 + 4), ("xdiag", 30, 30 + 8), ("spectrum", 25, 25 + 12)]
+)
+def test_the_peak_is_near_what_is_asked_for_beforehand_and_below_twice_the_products(name, count, most):
+    done = subprocess.run([sys.executable, "-c", PEAK, name, str(count)], capture_output=True, text=True, check=True)
+    vectors = float(done.stdout)
+    assert vectors <= 2.2 * count and 0.7 * most <= vectors <= 1.1 * most  # a product of a network takes some more
