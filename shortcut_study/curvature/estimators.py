@@ -39,7 +39,7 @@ FEWEST = 5  # vectors before the tolerance of a trace is checked; fewer give a p
 SKEWNESS_FACTOR = 8.7  # of `confidence`, so that a mean of k samples of χ² with any degrees of freedom is held
 BLOCK = 2**14  # entries of all vectors at a time, which a processor's cache holds
 # Vectors of the matrix's type beside those that are kept: the products' own, and in float64 means and their errors.
-SPARE_OF_TRACE, SPARE_OF_DIAGONAL = 4, 8
+SPARE_OF_TRACE, SPARE_OF_DIAGONAL, SPARE_OF_HUTCHINSON = 4, 8, 14
 
 
 def confidence(num_samples: int, rank: float = np.inf) -> float:
@@ -89,6 +89,7 @@ def hutchinson(
     """
     require_counts(1, num_vectors=num_vectors, dim=dim)
     require(tolerance >= 0, f"tolerance must be at least 0, got {tolerance}")
+    check_memory("num_vectors", 0, dim, dtype, SPARE_OF_HUTCHINSON)
     vectors = _signs(dim, num_vectors, seed, dtype)
     return _mean((v * multiplied(mvp_fn, v).astype(np.float64) for v in vectors), dim, tolerance)
 

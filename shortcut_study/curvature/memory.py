@@ -43,5 +43,5 @@ def basis(order: int, dim: int, dtype: np.dtype, spare: int, folder: str | os.Pa
 
 
 def _needs(argument: str, count: int, needed: float, dim: int) -> str:
-    of = f"{argument}={count} needs" if count else "a product needs"
+    of = f"{argument}={count} needs" if count else "each product needs"
     return f"{of} {needed / 1e9:.1f} GB for vectors of {dim:,} weights"

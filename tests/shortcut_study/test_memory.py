@@ -9,7 +9,7 @@ import pytest
 from refusals import refused
 
 from shortcut_study.curvature import memory
-from shortcut_study.curvature.estimators import xdiag, xtrace
+from shortcut_study.curvature.estimators import hutchinson, xdiag, xtrace
 from shortcut_study.curvature.quadrature import deflated_quadrature
 
 VALUES = np.append(np.linspace(-1, 1, 1990), np.linspace(20, 30, 10))
@@ -43,6 +43,7 @@ def test_more_products_than_memory_are_refused_with_the_number_that_fits(machine
     machine_of(8 * small * vectors - 1, 0)
     assert "choose at most 5" in refused(find, lambda v: VALUES * v, small, 60)
     machine_of(8 * small, 0)
+    assert "each product needs 0.0 GB" in refused(hutchinson, lambda v: VALUES * v, small, 60)
     assert "which not even one leaves room for" in refused(find, lambda v: VALUES * v, small, 60)
 
 
@@ -70,7 +71,7 @@ def test_a_basis_that_neither_memory_nor_disk_holds_is_refused_with_the_order_th
     assert "order=60 needs 26.4 GB for vectors of 110,000,000 weights; 8.0 GB of memory are free" in message
     assert f"5.0 GB of disk at {tmp_path}; choose at most 11" in message
     machine_of(5e9, 100e9)  # no room for the products themselves
-    assert "a product needs 5.3 GB" in refused(deflated_quadrature, None, 110_000_000, dtype=np.float32)
+    assert "each product needs 5.3 GB" in refused(deflated_quadrature, None, 110_000_000, dtype=np.float32)
 
 
 PEAK = """
