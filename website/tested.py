@@ -108,7 +108,10 @@ RUN_ELSEWHERE: dict[str, tuple[str, ...]] = {
         "KERAS_BACKEND=jax python -m launch.train --run_dir=runs/jax",
     ),
     "tests/benchmarks/test_benchmarks.py::test_a_benchmark_prints_its_table": (
-        *(f"python -m benchmarks.{name}" for name in ("hessian", "input_stream", "lanczos", "scaling", "train_step")),
+        *(
+            f"python -m benchmarks.{name}"
+            for name in ("coverage", "hessian", "input_stream", "lanczos", "scaling", "train_step")
+        ),
     ),
     "tests/attack/test_attack.py::test_a_try_of_each_kind": ("python -m tests.attack --minutes=30",),
     "tests/test_mutation_sweep.py::test_a_sweep_reports_what_no_test_notices": ("python -m tests.mutation_sweep",),

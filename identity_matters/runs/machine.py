@@ -1,5 +1,6 @@
 """The machine that a run is computed on: in one line, and its memory."""
 
+import contextlib
 import os
 import platform
 import sys
@@ -29,6 +30,43 @@ def cores() -> list[int]:
 def physical_memory() -> int:
     """Returns how many bytes of memory the machine has in all."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def available_memory() -> int:
+    """Returns how many bytes of memory this process may still use: what the machine has free, or its cgroups allow."""
+    free = [physical_memory()]
+    with contextlib.suppress(OSError, StopIteration):  # macOS has no /proc
+        with open("/proc/meminfo") as file:
+            line = next(line for line in file if line.startswith("MemAvailable:"))
+        free.append(1024 * int(line.split()[1]))
+    return max(min(free + [limit - used for limit, used in _cgroup_memory()]), 0)
+
+
+def _cgroup_memory(root: str = "/sys/fs/cgroup", of_process: str = "/proc/self/cgroup") -> list[tuple[int, int]]:
+    """Returns limit and use of this process's cgroup and of those around it, in bytes, of versions 1 and 2.
+
+    A container may show its own group at the root; files that are read and may be dropped count as free.
+    """
+    names = {1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")}
+    names[2] = "memory.max", "memory.current", "inactive_file"
+    found = []
+    with contextlib.suppress(OSError), open(of_process) as file:
+        for line in file:
+            number, controllers, path = line.rstrip("\n").split(":", 2)
+            version = 2 if number == "0" else 1 if "memory" in controllers.split(",") else None
+            parts = path.strip("/").split("/")
+            for depth in range(len(parts) + 1) if version else ():
+                folder = os.path.join(root, "memory" * (version == 1), *parts[:depth])
+                with contextlib.suppress(OSError, ValueError):  # "max" is no limit
+                    limit, used = (int(_content(folder, name)) for name in names[version][:2])
+                    counts = dict(line.split() for line in _content(folder, "memory.stat").splitlines())
+                    found.append((limit, used - int(counts.get(names[version][2], 0))))
+    return found
+
+
+def _content(folder: str, name: str) -> str:
+    with open(os.path.join(folder, name)) as file:
+        return file.read()
 
 
 def _gpus() -> list[str]:

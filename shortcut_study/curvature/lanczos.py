@@ -86,7 +86,7 @@ def lanczos(
     basis = np.empty((order, dim), dtype) if out is None else out[:order]
     random, epsilon = np.random.default_rng(seed), np.finfo(dtype).eps
     diagonal, off_diagonal = np.zeros(order), np.zeros(order)
-    norm, asymmetry = _norm(vector := _random_vector(random, outside)), 0.0
+    norm, asymmetry = vector_norm(vector := _random_vector(random, outside)), 0.0
     for step in range(order):
         k = step + 1
         np.divide(vector, basis.dtype.type(norm), out=basis[step])  # in its memory, as a copy of many weights is slow
@@ -94,7 +94,7 @@ def lanczos(
         epsilon = max(epsilon, np.finfo(product.dtype).eps) if product.dtype.kind == "f" else epsilon
         vector = np.array(product, dtype)
         coefficients = _orthogonalize(vector, outside, basis[:k])
-        norm = _norm(vector)
+        norm = vector_norm(vector)
         diagonal[step], off_diagonal[step] = coefficients[-1], norm
         scale = max(scale, abs(diagonal[step]), norm)
         coefficients[-2:-1] -= off_diagonal[step - 1 : step]
@@ -112,7 +112,7 @@ def lanczos(
         if stop and k % STEPS_BETWEEN_CHECKS == 0 and stop(ritz(so_far)):
             break
         if off_diagonal[step] == 0 and k < order:
-            norm = _norm(vector := _random_vector(random, outside, basis[:k]))
+            norm = vector_norm(vector := _random_vector(random, outside, basis[:k]))
     return so_far
 
 
@@ -161,7 +161,7 @@ def _random_vector(random: np.random.Generator, *bases: np.ndarray) -> np.ndarra
     return vector
 
 
-def _norm(vector: np.ndarray) -> float:
+def vector_norm(vector: np.ndarray) -> float:
     """The Euclidean norm, summed in float64; without a copy where the squares stay in the range of float64."""
     norm = float(np.sqrt(np.einsum("i,i", vector, vector, dtype=np.float64)))
     largest = float(np.abs(vector).max()) if not 1e-140 < norm < np.inf else 0.0

@@ -42,8 +42,8 @@ class ModelSpectrum(NamedTuple):
 
     @property
     def trace(self) -> tuple[float, float]:
-        """The trace, and the error that it is within 95 times in 100, by Student's t (NaN for one random vector)."""
-        mean, error = mean_eigenvalue(self.quadrature)
+        """The trace, and the error that it is within 95 times in 100 (NaN for one random vector)."""
+        mean, error = mean_eigenvalue(self.quadrature, self.dim)
         return mean * self.dim, error * self.dim
 
     def _end(self, largest: bool) -> tuple[float, float]:

@@ -14,15 +14,16 @@ known few steps resolve the density of the rest, and few vectors the trace. The 
 of the eigenvectors' errors, the last for any Q. Source: Chen & Hallman, Krylov-aware trace estimation (2023).
 """
 
+import os
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from identity_matters.fields import require, require_counts
-from identity_matters.runs.machine import physical_memory
 from shortcut_study.curvature.estimators import confidence, standard_error
 from shortcut_study.curvature.lanczos import STEPS_BETWEEN_CHECKS, Ritz, converged, lanczos, ritz
+from shortcut_study.curvature.memory import basis
 
 DENSITY_WIDTH = 0.01  # σ of the Gaussians, of the distance between the extreme nodes
 DENSITY_POINTS = 1024  # of its grid, at least
@@ -30,7 +31,7 @@ DENSITY_MARGIN = 6  # σ that the grid reaches beyond the extreme nodes, so that
 ONE_POINT = 1e-9  # of the largest |node|: nodes that lie no further apart are one point
 DENSITY_VECTORS = 4  # of the random ones: those of a large matrix agree, and Student's t needs some
 ORDER, NUM_VECTORS, TOLERANCE = 60, 24, 1e-3
-NUM_SPARE_VECTORS = 12  # beside the basis: weights, gradients, products
+NUM_SPARE_VECTORS = 12  # beside the basis: eigenvectors, products
 NONE = np.zeros(0)
 
 
@@ -93,6 +94,7 @@ def deflated_quadrature(
     seed: int = 0,
     dtype: type = np.float64,
     on_plan: Callable = lambda total, is_final: None,
+    folder: str | os.PathLike | None = None,
 ) -> tuple[Quadrature, np.ndarray]:
     """Returns a quadrature that knows the outer eigenvalues one by one, and their eigenvectors [k, dim].
 
@@ -109,13 +111,14 @@ def deflated_quadrature(
       tolerance: float. Largest error bound of the extreme two eigenvalues, where order allows it, and of every known
         one, as a share of the largest |eigenvalue|.
       on_plan: callable. Given the number of products in all, at first the most that it can be, and whether it is final.
+      folder: Where a basis that memory is too small for is kept, as `memory.basis` says.
     """
     require_counts(1, order=order, num_vectors=num_vectors)
     require(tolerance >= 0, f"tolerance must be at least 0, got {tolerance}")
     is_whole, long = dim <= order, num_vectors if num_vectors < DENSITY_VECTORS + 2 else DENSITY_VECTORS
     short = num_vectors - long
     on_plan(dim if is_whole else order * (1 + max(long, 2)) + short, is_whole)
-    memory = _memory(min(order, dim), dim, np.dtype(dtype))  # one basis serves all vectors
+    memory = basis(min(order, dim), dim, np.dtype(dtype), NUM_SPARE_VECTORS, folder)  # one serves all vectors
     first = lanczos(mvp_fn, dim, len(memory), [seed, 0], dtype, memory, None if is_whole else converged(1, tolerance))
     outer, taken = ritz(first), len(first.diagonal)
     largest, vectors = np.abs(outer.values).max(), outer.coefficients.T.astype(dtype)
@@ -124,9 +127,8 @@ def deflated_quadrature(
     known = outer.error_bounds <= tolerance * largest
     num_for_rest = _expected_steps(outer, known, order) * long + short
     if dim <= max(order + known.sum(), num_for_rest):  # as many products find all eigenvalues
-        return deflated_quadrature(
-            mvp_fn, dim, dim, num_vectors, tolerance, seed, dtype, lambda total, final: on_plan(taken + total, final)
-        )
+        planned = lambda total, final: on_plan(taken + total, final)  # noqa: E731
+        return deflated_quadrature(mvp_fn, dim, dim, num_vectors, tolerance, seed, dtype, planned, folder)
     vectors = vectors[known] @ first.basis
     on_plan(taken + num_for_rest, False)
     # One step from a random vector v orthogonal to the basis: its diagonal is vᵀHv.
@@ -151,15 +153,6 @@ def deflated_quadrature(
     return Quadrature(nodes, weights, bounds, rounding, outer.values[known], outer.error_bounds[known], probes), vectors
 
 
-def _memory(order: int, dim: int, dtype: np.dtype) -> np.ndarray:
-    size, in_all = dtype.itemsize * dim, physical_memory()
-    needs = f"order {order} needs {size * order / 1e9:.1f} GB for vectors of {dim:,} weights, and this machine has"
-    most = max(in_all // size - NUM_SPARE_VECTORS, 1)
-    fits = size * (order + NUM_SPARE_VECTORS) <= in_all
-    require(fits, f"{needs} {in_all / 1e9:.1f} GB in all; choose at most {most}")
-    return np.empty((order, dim), dtype)
-
-
 def _expected_steps(outer: Ritz, known: np.ndarray, order: int) -> int:
     """Returns how many steps the rest takes at most, by the range of the Ritz values that are not known."""
     if known.all():
@@ -177,13 +170,32 @@ def trace_mean(quadrature: Quadrature, function: Callable) -> tuple[float, float
     return float(by_vector.mean()), float(standard_error(by_vector))
 
 
-def mean_eigenvalue(quadrature: Quadrature) -> tuple[float, float]:
-    """Returns tr H/n, estimated, and its 95 % error by Student's t: NaN for one vector, 0 where all are known."""
-    probes = quadrature.probes
-    if len(probes):  # which then count alone
-        return float(probes.mean()), confidence(len(probes)) * float(standard_error(probes))
-    mean, error = trace_mean(quadrature, lambda values: values)
-    return mean, confidence(len(quadrature.nodes)) * error if quadrature.nodes.size else 0.0
+def mean_eigenvalue(quadrature: Quadrature, dim: int | None = None) -> tuple[float, float]:
+    """Returns tr H/n, estimated, and its 95 % error: NaN for one vector, 0 where all are known.
+
+    n = dim may be left out where known eigenvalues tell it; without either samples count as the most skewed ones.
+    """
+    if not quadrature.nodes.size:
+        return float(quadrature.known.mean()), 0.0
+    whole = quadrature.whole()
+    samples = (whole.weights * whole.nodes).sum(1)
+    samples = quadrature.probes if len(quadrature.probes) else samples  # which then count alone
+    dim = dim or round(1 / (quadrature.known_weight or np.inf))
+    return float(samples.mean()), confidence(len(samples), _rank(quadrature, samples, dim)) * float(
+        standard_error(samples)
+    )
+
+
+def _rank(quadrature: Quadrature, samples: np.ndarray, dim: int) -> float:
+    """Returns how many eigenvalues hold the spread of the samples, at least, and at least 1, for `confidence`.
+
+    Of eigenvalues no further than μ from their mean, with Σλ² = n² Var/2, (Σλ²)³/(Σλ³)² is no less than Σλ²/μ².
+    """
+    if len(samples) < 2:
+        return 1.0
+    nodes, weights, bounds = quadrature[:3]
+    reach = float((np.abs(nodes - np.average(nodes, weights=weights)) + bounds).max())
+    return max((dim / (reach or 1.0)) ** 2 * float(np.var(samples, ddof=1)) / 2, 1.0)
 
 
 def density(quadrature: Quadrature, width: float | None = None) -> Density:

@@ -36,7 +36,7 @@ def report(quadrature: Quadrature, count: int, dim: int) -> str:
             f"index: {low:.2%} of the eigenvalues are negative, {high - low:.2%} are 0 within rounding",
         ]
         return "\n".join(lines)
-    mean, error = mean_eigenvalue(quadrature)
+    mean, error = mean_eigenvalue(quadrature, dim)
     error_text = " ± {:.2g} (95 % interval)" if np.isfinite(error) else ", from one random vector"
     lines.append(f"trace: {mean * dim:.4g}{error_text.format(error * dim)}")
     estimate = summary(quadrature, dim)

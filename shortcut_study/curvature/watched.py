@@ -29,6 +29,8 @@ class Watched:
         from tqdm import tqdm
 
         self._operator, self.num_products, self._what = operator, 0, what
+        # Beside the products, so that a file for a basis lies on the same disk.
+        self.folder = None if path is None else os.path.dirname(os.path.abspath(path))
         self._plans: dict[str, tuple[int, bool]] = {}
         self._kept = None if path is None else KeptProducts(path, operator.problem(), operator.rounding)
         # The total is the most that it can be until the iteration knows better: it shrinks, and the bar ends at 100 %.
@@ -43,15 +45,17 @@ class Watched:
         self._operator.on_batch = self._before
         self._bar.close()
 
-    def product(self, name: str = "", entries: np.ndarray | slice = np.s_[:]) -> Callable:
+    def product(self, name: str = "", entries: np.ndarray | None = None) -> Callable:
         """Returns v -> Hv of the whole matrix, or of its block at some entries, kept under a name."""
 
-        def of_block(vector: np.ndarray) -> np.ndarray:
+        def of_matrix(vector: np.ndarray) -> np.ndarray:
+            if entries is None:
+                return self._operator @ vector
             whole = np.zeros(self._operator.shape[0], vector.dtype)
             whole[entries] = vector
             return (self._operator @ whole)[entries]
 
-        kept = self.kept(of_block, name)
+        kept = self.kept(of_matrix, name)
 
         def product(vector: np.ndarray) -> np.ndarray:
             self.num_products += 1

@@ -4,7 +4,6 @@ import numpy as np
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from shortcut_study.curvature.estimators import confidence
 from shortcut_study.curvature.quadrature import Density, Quadrature, extreme_eigenvalues
 
 NUM_MARKED = 3  # eigenvalues at either end
@@ -51,11 +50,10 @@ def spectrum_figure(rows: list[dict], density: list[dict], title: str = "") -> F
         np.array([float(row[name]) for row in density]) for name in ("eigenvalue", "density", "standard_error")
     )
     quadrature = quadrature_from_rows(rows)
-    errors *= confidence(len(quadrature.nodes))
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot()
     axes.fill_between(grid, heights - errors, heights + errors, color="C0", alpha=0.3, linewidth=0)
-    axes.plot(grid, heights, color="C0", linewidth=1.2, label="density, and its 95 % range")
+    axes.plot(grid, heights, color="C0", linewidth=1.2, label="density ± standard error")
     lowest = heights.max()
     for name, (colour, marker) in _ENDS.items():
         values, bounds = extreme_eigenvalues(quadrature, NUM_MARKED, name == "largest")
@@ -87,7 +85,7 @@ def parts_figure(rows: list[dict]) -> Figure:
     left.invert_yaxis()
     left.legend()
     right.errorbar(column["trace"], at, xerr=np.nan_to_num(column["trace_error"]), fmt="s", color="C0", **style)
-    right.set(xlabel="trace of the block, and its 95 % range")
+    right.set(xlabel="trace of the block, and its 95 % interval")
     for axes in (left, right):
         axes.tick_params(axis="y", labelsize="x-small")
         axes.locator_params(axis="x", nbins=6)

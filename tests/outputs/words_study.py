@@ -51,11 +51,11 @@ SPECTRUM = {
     "condition number": "condition number: ",
     "index": "index: ",
     "interval": "(95 % interval)",
-    "density": "density, and its 95 % range",
+    "density": "density ± standard error",
     "density axis": "density of the eigenvalues",
     "eigenvalue axis": r"eigenvalue $\lambda$ of the Hessian",
     "part axis": "eigenvalue of the part's block of the Hessian",
-    "trace axis": "trace of the block, and its 95 % range",
+    "trace axis": "trace of the block, and its 95 % interval",
     "outermost": "the outermost {:.4g} ± {:.1g}",
 }
 

@@ -24,8 +24,7 @@ from keras import layers, ops
 from refusals import refused
 
 from shortcut_study import curvature
-from shortcut_study.curvature import examples, quadrature
-from shortcut_study.curvature.quadrature import deflated_quadrature
+from shortcut_study.curvature import examples
 
 
 def replaced(forward, backward):
@@ -255,16 +254,6 @@ def test_batches_without_end_stop_at_half_of_the_memory(monkeypatch):
 
     assert "half of the memory" in refused(examples.gathered, endless())
     assert len(given) == 4
-
-
-def test_more_order_than_memory_is_refused_with_the_order_that_fits(monkeypatch):
-    monkeypatch.setattr("os.sysconf", lambda name: {"SC_PHYS_PAGES": 2**21, "SC_PAGE_SIZE": 4096}[name])
-    message = refused(deflated_quadrature, None, 13_538_736, 500, dtype=np.float32)
-    assert re.search("order 500 needs 27.1 GB .* 8.6 GB .* at most 146", message)
-    monkeypatch.setattr("os.sysconf", lambda name: {"SC_PHYS_PAGES": 15, "SC_PAGE_SIZE": 800}[name])
-    assert quadrature._memory(3, 100, np.dtype(float)).shape == (3, 100)  # beside twelve vectors
-    for dim, most in ((100, 3), (1000, 1)):
-        assert f"choose at most {most}" in refused(quadrature._memory, 4, dim, np.dtype(float))
 
 
 @pytest.mark.slow

@@ -40,7 +40,8 @@ def test_the_errors_of_hutchinson_are_those_of_its_vectors(num_vectors):
     t = {2: 12.7062047, 5: 2.7764451}[num_vectors]  # Student's, 0.975
     np.testing.assert_allclose(found.diagonal_error, t * samples.std(0, ddof=1) / np.sqrt(num_vectors))
     assert found.trace == pytest.approx(samples.sum(1).mean())
-    assert found.trace_error == pytest.approx(t * samples.sum(1).std(ddof=1) / np.sqrt(num_vectors))
+    skewed = 1 + 8.7 / num_vectors  # as one eigenvalue may hold the matrix
+    assert found.trace_error == pytest.approx(skewed * t * samples.sum(1).std(ddof=1) / np.sqrt(num_vectors))
     assert found.num_vectors == num_vectors
 
 
@@ -63,7 +64,7 @@ def test_hutchinson_stops_at_its_tolerance_but_not_before_five_vectors():
     by_size = [
         (n, np.std(samples[:n], ddof=1) / n**0.5 / abs(np.mean(samples[:n]))) for n in range(5, len(samples) + 1)
     ]
-    errors = [hutch.confidence(n) * error for n, error in by_size]
+    errors = [hutch.confidence(n, rank=1) * error for n, error in by_size]
     assert errors[-1] <= 0.2 < min(errors[:-1]) and found.num_vectors == len(samples) < 5000
     assert hutch.hutchinson(lambda v: -(matrix @ v), 2, 5000, tolerance=0.2).num_vectors == len(samples)
 
@@ -206,8 +207,8 @@ def test_a_stop_asks_for_the_bounds_of_so_many_values_at_each_end(count, toleran
 def test_the_norm_of_numbers_whose_squares_leave_the_range_is_right():
     for size in (1e-300, 1e-150, 1e-100, 1.0, 1e150, 1e300):
         for vector in ([3.0, 4.0], [-4.0, -3.0], [0.0, 5.0]):
-            assert lz._norm(size * np.array(vector)) == pytest.approx(5 * size, rel=1e-15, abs=0)
-    assert lz._norm(np.zeros(3)) == 0
+            assert lz.vector_norm(size * np.array(vector)) == pytest.approx(5 * size, rel=1e-15, abs=0)
+    assert lz.vector_norm(np.zeros(3)) == 0
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
