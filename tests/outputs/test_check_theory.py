@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from launching import launched
 from outputs import references_study as ref
-from outputs.words_study import THEORY
+from outputs.words import THEORY
 
 DRAWN = "norms printed_construction gradient_ratios descent identity_ball memorized_plane spectra".split()
 UNITS = (1, 2, 8)

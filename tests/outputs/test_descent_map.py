@@ -11,7 +11,7 @@ import pytest
 from begun import begin
 from launching import config_of, launched
 from outputs import references_study as ref
-from outputs.words_study import DESCENT
+from outputs.words import DESCENT
 
 TARGETS = ("positive definite", "rotated", "indefinite", "singular")
 STARTS = ("zero", "identity plus noise", "small random")

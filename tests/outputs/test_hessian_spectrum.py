@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 from launching import launched
 from outputs import references_study as ref
-from outputs.words_study import SPECTRUM
+from outputs.words import SPECTRUM
 from scipy import stats
 
 from identity_matters.data.digits import mnist_sample

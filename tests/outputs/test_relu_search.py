@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from launching import launched
 from outputs import references_study as ref
-from outputs.words_study import RELU_SEARCH
+from outputs.words import RELU_SEARCH
 from scipy import stats
 
 TRIALS = 12

@@ -11,7 +11,7 @@ import pytest
 from begun import begin
 from launching import config_of, launched
 from outputs import references_study as ref
-from outputs.words_study import ANSWERS, ARCHITECTURES, STUDY, STUDY_COLUMNS
+from outputs.words import ANSWERS, ARCHITECTURES, STUDY, STUDY_COLUMNS
 from scipy import stats
 
 SPECTRUM = ("max_abs", "p10_abs", "condition_number", "index")
