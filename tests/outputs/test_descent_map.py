@@ -9,8 +9,9 @@ import math
 import numpy as np
 import pytest
 from begun import begin
-from launching import config_of, launched
-from outputs import references_study as ref
+from launching import config_of
+from outputs import references as ref
+from outputs.conftest import finished
 from outputs.words import DESCENT
 
 TARGETS = ("positive definite", "rotated", "indefinite", "singular")
@@ -53,11 +54,9 @@ def drawn(tmp_path_factory):
         values = {name: 10 ** rng.uniform(-2, 0) for name in ("linear", "risk", "with_output")}
         rows.append({"category": category, "num_layers": 1 + k % 2} | values)
     ref.write_table(run_dir / "linear_output.csv", rows)
-    with ref.figures_saved() as figures:
-        code, out, err = launched("descent_map", f"--run_dir={run_dir}")
-    assert code == 0, err
+    _, out, figures = mapped = finished("descent_map", run_dir)
     names = ("results", "eigenvalues", "rotations", "saddle", "rates", "linear_output", "excess_by_radius")
-    return {name: ref.read_table(run_dir / f"{name}.csv") for name in names}, figures, out
+    return {name: mapped.rows(name) for name in names}, figures, out
 
 
 def layers_from_zero(targets, depth, rate, num_steps):

@@ -10,8 +10,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from launching import launched
-from outputs import references_study as ref
+from outputs import references as ref
+from outputs.conftest import finished
 from outputs.words import SPECTRUM
 from scipy import stats
 
@@ -68,17 +68,11 @@ def dense_matrices(model):
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
-    """measured[name]: the run directory, the printed text and the figures of each of RUNS; and matrices by name."""
+    """measured[name]: what each of RUNS has left; and matrices by name."""
     folder = tmp_path_factory.mktemp("spectra")
-    code, _, err = launched("train", *TRAIN, f"--run_dir={folder}/trained")
-    assert code == 0, err
-    runs = {}
-    for name, flags in RUNS.items():
-        size = (f"--examples={EXAMPLES}", "--batch_size=10", f"--saved_run={folder}/trained")
-        with ref.figures_saved() as figures:
-            code, out, err = launched("hessian_spectrum", *size, *flags.split(), f"--run_dir={folder}/{name}")
-        assert code == 0, err
-        runs[name] = folder / name, out, figures
+    finished("train", folder / "trained", *TRAIN)
+    size = (f"--examples={EXAMPLES}", "--batch_size=10", f"--saved_run={folder}/trained")
+    runs = {name: finished("hessian_spectrum", folder / name, *size, *flags.split()) for name, flags in RUNS.items()}
     trained = keras.saving.load_model(folder / "trained" / "model.keras")
     start = all_conv_resnet(dataclasses.replace(PRESETS["mnist"], stem_width=2, widths=(2,), blocks_per_stage=(1,)))
     return runs | {"matrices": {"trained": dense_matrices(trained), "start": dense_matrices(start)}}

@@ -5,8 +5,8 @@ import math
 
 import numpy as np
 import pytest
-from launching import launched
-from outputs import references_study as ref
+from outputs import references as ref
+from outputs.conftest import finished
 from outputs.words import ARCHITECTURES, NOT_EVALUATED, STUDY_COLUMNS
 from threadpoolctl import threadpool_limits
 
@@ -35,12 +35,9 @@ def tiny_rows(tmp_path_factory):
     """The rows of results.csv of a small study of every figure but the convolutional one."""
     rows = []
     for figure in ("3", "5", "7", "8", "9", "10"):
-        run_dir = tmp_path_factory.mktemp("study") / figure
-        with ref.figures_saved():
-            code, out, err = launched("shortcut_study", f"--figure={figure}", *TINY, f"--run_dir={run_dir}")
-        assert code == 0, err
-        assert {row[2] for row in ref.markdown_tables(out)[0]} == {NOT_EVALUATED}
-        rows += ref.read_table(run_dir / "results.csv")
+        study = finished("shortcut_study", tmp_path_factory.mktemp("study"), f"--figure={figure}", *TINY)
+        assert {row[2] for row in ref.markdown_tables(study.out)[0]} == {NOT_EVALUATED}
+        rows += study.rows("results")
     return rows
 
 

@@ -44,7 +44,7 @@ ABLATIONS = {
     "training cross-entropy",
     "diverged": "{} ({} of {} diverged)",
     "xlabels": ["top-1 test error", "top-1 training error"],
-    "optimisers": {"Muon": "C0", "momentum SGD": "C3"},
+    "optimisers": ["Muon", "momentum SGD"],
     "depth": ("convolutions", "small initialiser"),
 }
 
