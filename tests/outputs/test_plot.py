@@ -9,6 +9,7 @@ from outputs.conftest import finished
 from outputs.words import PLOT
 
 STEPS, RATES = [2, 4, 6], [0.1, 0.1, 0.01]
+LEVEL = "6.38% as the paper prints it"
 # By run: training and test errors at these steps. The first two are seeds of one setting, the last is another one.
 ERRORS = {
     "first": ([0.8, 0.5, 0.3], [0.82, 0.56, 0.41]),
@@ -46,16 +47,15 @@ def drawn(run_dir, *flags):
 
 
 def test_one_run_has_its_errors_its_drop_and_the_level_that_is_asked_for(momentum_run, run_dirs):
-    level = "6.38% as the paper prints it"
-    name, axes, lines = drawn(run_dirs["first"], f"--level={level}")
+    name, axes, lines = drawn(run_dirs["first"], f"--level={LEVEL}")
     train, test = ERRORS["first"]
-    texts = [PLOT["train"].format(0.3), PLOT["test"].format(0.41), PLOT["drops"], level]
+    texts = [PLOT["train"].format(0.3), PLOT["test"].format(0.41), PLOT["drops"], LEVEL]
     assert name == "convergence" and list(lines) == texts
     for text, values in zip(texts, (train, test)):
         ref.assert_line(lines[text], STEPS, values)
     # The rate was 0.1 up to step 4; the last row is that of 0.01.
     ref.assert_line(lines[PLOT["drops"]], [4, 4], [0, 1])
-    ref.assert_line(lines[level], [0, 1], [0.0638] * 2)
+    ref.assert_line(lines[LEVEL], [0, 1], [0.0638] * 2)
     *_, lines = drawn(momentum_run)
     table = ref.read_columns(momentum_run / "metrics.csv")
     for text, column in (("train", "train_top1_error"), ("test", "test_top1_error")):
@@ -64,16 +64,17 @@ def test_one_run_has_its_errors_its_drop_and_the_level_that_is_asked_for(momentu
 
 def test_seeds_are_one_curve_with_a_band_of_the_sample_deviation(run_dirs):
     beside = ",".join(str(run_dirs[name]) for name in ("second", "third", "other"))
-    name, axes, lines = drawn(run_dirs["first"], f"--beside={beside}")
+    name, axes, lines = drawn(run_dirs["first"], f"--beside={beside}", f"--level={LEVEL}")
     seeds = {part: np.array([ERRORS[run][part] for run in ("first", "second", "third")]) for part in (0, 1)}
     last = seeds[1][:, -1]
     group = PLOT["group"].format(name="momentum 0.9", mean=last.mean(), deviation=last.std(ddof=1), count=3)
     one = PLOT["one"].format(name="momentum 0.5", error=0.47)
     drops = [PLOT["drops of"].format(name=f"momentum {value}") for value in (0.9, 0.5)]
-    expected = [group, drops[0], one, drops[1], PLOT["training"], PLOT["band"]]
+    expected = [group, drops[0], one, drops[1], PLOT["training"], PLOT["band"], LEVEL]
     assert name == "comparison" and list(lines) == expected
     ref.assert_line(lines[group], STEPS, seeds[1].mean(0))
     ref.assert_line(lines[one], STEPS, ERRORS["other"][1])
+    ref.assert_line(lines[LEVEL], [0, 1], [0.0638] * 2)
     dashed = [line for line in axes.get_lines() if line.get_linestyle() == "--" and len(line.get_xdata())]
     assert [line.get_color() for line in dashed] == [lines[group].get_color(), lines[one].get_color()]
     ref.assert_line(dashed[0], STEPS, seeds[0].mean(0))

@@ -99,3 +99,9 @@ def test_the_figure_shows_points_shares_and_risks(search):
     median, *ends = (ref.column(chosen, f"bad_risk_{name}") for name in ("median", "least", "largest"))
     ref.assert_bars(ref.labelled(risks)[RELU_SEARCH["risks"]], radius, median, *ends)
     ref.assert_line(ref.labelled(risks)[RELU_SEARCH["guide"]], radius, median[0] * (radius / radius[0]) ** 4)
+
+
+def test_the_seed_draws_other_teachers_and_starts(tmp_path):
+    runs = [finished("relu_search", tmp_path / f"{seed}", "--trials=1", f"--seed={seed}") for seed in (0, 1)]
+    first, second = ([row["risk"] for row in run.rows("points")] for run in runs)
+    assert first != second
