@@ -272,10 +272,11 @@ def test_errors_on_held_out_images_are_called_so(launch, digits_npz, tmp_path, m
 
 def test_a_diverging_run_exits_with_its_own_code(launch, digits_npz, tmp_path):
     arguments = [f"--npz={digits_npz}", f"--run_dir={tmp_path}/run", *TINY, "--train_steps=8"]
-    code, out, err = launch("train", *arguments, "--learning_rate=1e30", "--clip_norm=0", "--eval_every=4")
+    flags = ("--learning_rate=1e30", "--clip_norm=0", "--eval_every=4", "--decay_steps=7,8,1000")
+    code, out, err = launch("train", *arguments, *flags)
     assert code == EXIT_DIVERGED
     late = [line for line in err.splitlines() if line.startswith("note: the learning rate")]
-    assert late == ["note: the learning rate does not drop at decay_steps 700, 1000: train_steps is 8"]
+    assert late == ["note: the learning rate does not drop at decay_steps 8, 1000: train_steps is 8"]
     assert out.splitlines()[-1].startswith("diverged: the loss became NaN or infinite at step")
     assert json.loads((tmp_path / "run" / "config.json").read_text())["status"] == "diverged"
 

@@ -233,3 +233,13 @@ def test_a_study_of_few_examples_is_of_smoke_size(examples, details, are_small, 
 def test_a_table_of_another_kind_is_no_study(tmp_path):
     write_metrics(str(tmp_path / "results.csv"), [{"variant": "paper", "step": 1, "loss": 0.5}])
     assert not shortcut_study.figures(str(tmp_path)) and not shortcut_study.figures(str(tmp_path / "none"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", ["--examples=20 --conv_runs=1", "--examples=300 --relu_runs=2 --num_levels=5"])
+def test_every_figure_of_the_smoke_preset_is_drawn_at_two_sizes(launch, tmp_path, size):
+    code, out, err = launch("--preset=smoke", "--figure=all", *size.split(), f"--run_dir={tmp_path}/study")
+    assert code == 0, err
+    for name in ("3", "5", "6", "7", "8", "9", "10", "convolutional"):
+        assert (tmp_path / "study" / f"figure_{name}.png").stat().st_size > 5000
+        assert f"\n| {name} | " in out

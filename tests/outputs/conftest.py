@@ -1,12 +1,14 @@
 """Runs of commands that the output tests share: small images, a run on them, and its network in plain Keras."""
 
 import json
+import pathlib
+from typing import NamedTuple
 
 import keras
 import numpy as np
 import pytest
 from launching import launched
-from outputs.references import table_1
+from outputs.references import figures_saved, read_table, table_1
 
 from identity_matters.data.digits import mnist_sample
 from identity_matters.model import ModelConfig, all_conv_resnet
@@ -22,13 +24,35 @@ RUN = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="session")
-def small_digits():
+class Finished(NamedTuple):
+    """What a command has left: its run directory, what it printed, and the figures that it saved, by name."""
+
+    run_dir: pathlib.Path
+    out: str
+    figures: dict
+
+    def rows(self, name):
+        """The rows of its NAME.csv."""
+        return read_table(self.run_dir / f"{name}.csv")
+
+
+def finished(command, run_dir, *flags) -> Finished:
+    """Runs a command to its end; its figures are kept, and their files left empty."""
+    with figures_saved() as figures:
+        code, out, err = launched(command, f"--run_dir={run_dir}", *flags)
+    assert code == 0, err
+    return Finished(run_dir, out, figures)
+
+
+def shrunken_digits():
     """Digits of 8 × 8 pixels: 240 training and 130 test images uint8 [n, 8, 8, 1], and labels."""
     data = mnist_sample()
     shrink = lambda images: images[:, 2:26, 2:26].reshape(-1, 8, 3, 8, 3, 1).mean((2, 4)).astype(np.uint8)  # noqa: E731
     train, test = shrink(data.train_images[:240]), shrink(data.test_images[:130])
     return train, data.train_labels[:240], test, data.test_labels[:130]
+
+
+small_digits = pytest.fixture(scope="session")(shrunken_digits)
 
 
 @pytest.fixture(scope="session")
@@ -46,9 +70,8 @@ def start_run(small_npz, tmp_path_factory):
 
     def start(*flags):
         run_dir = tmp_path_factory.mktemp("runs") / "run"
-        code, out, err = launched("train", f"--npz={small_npz}", f"--run_dir={run_dir}", *RUN, *flags)
-        assert code == 0, err
-        (run_dir.parent / "run.out").write_text(out)
+        run = finished("train", run_dir, f"--npz={small_npz}", *RUN, *flags)
+        (run_dir.parent / "run.out").write_text(run.out)
         return run_dir
 
     return start

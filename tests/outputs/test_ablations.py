@@ -6,8 +6,8 @@ import os
 
 import numpy as np
 import pytest
-from launching import launched
-from outputs.references import captured_figures, read_table
+from outputs.conftest import finished
+from outputs.references import labelled, read_columns
 from outputs.words import ABLATIONS
 
 from identity_matters import training
@@ -70,13 +70,11 @@ def stand_in(calls):
 def compared(tmp_path_factory):
     """A finished comparison: its directory, what it printed, its figures, and the configs of its runs."""
     run_dir, calls = tmp_path_factory.mktemp("runs") / "compared", []
-    with pytest.MonkeyPatch.context() as patch, captured_figures(pytest.MonkeyPatch(), are_written=False) as figures:
+    flags = ["--dataset=mnist_sample", "--image_size=16", f"--validation_examples={HELD_OUT}", "--seeds=3", "--seed=5"]
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training, "train", stand_in(calls))
-        flags = ["--dataset=mnist_sample", "--image_size=16", f"--validation_examples={HELD_OUT}", "--seeds=3"]
-        flags += [f"--only={','.join(TESTS)}", f"--operations={OPERATIONS}", "--seed=5"]
-        code, out, err = launched("ablations", f"--run_dir={run_dir}", *flags)
-    assert code == 0, err
-    return run_dir, out, figures, calls
+        only = f"--only={','.join(TESTS)}"
+        return *finished("ablations", run_dir, *flags, only, f"--operations={OPERATIONS}"), calls
 
 
 def steps_of(name: str, operations: float) -> int:
@@ -112,7 +110,7 @@ def test_the_printed_table_has_means_and_sample_deviations_of_the_last_errors(co
 
 
 def test_results_csv_names_variant_phase_rate_and_seed_of_each_run(compared):
-    table = read_table(compared[0] / "results.csv")
+    table = read_columns(compared[0] / "results.csv")
     names = ("variant", "phase", "chosen_rate", "seed", "status", "test_top1_error")
     last = {row[:4]: row[4:] for row in zip(*(table[name] for name in names))}  # the last row of each run
     expected = {(name, "search", rate, 5): error for name in TESTS for rate, error in SEARCHES[name].items()}
@@ -129,7 +127,10 @@ def dots_of(axes) -> list[tuple[float, float, str]]:
 
 
 def test_ablations_png_has_a_dot_for_each_seed_and_a_bar_at_the_mean(compared):
-    figure, colours = compared[2]["ablations"], ABLATIONS["optimisers"]
+    figure = compared[2]["ablations"]
+    (legend,) = figure.legends
+    colours = {text.get_text(): handle.get_color() for text, handle in zip(legend.get_texts(), legend.legend_handles)}
+    assert list(colours) == ABLATIONS["optimisers"] and len({*colours.values()}) == 2
     ordered = ["1 block a stage", "BN-free", "momentum SGD"]  # by mean test error
     for axes, column, label in zip(figure.axes, (0, 1), ABLATIONS["xlabels"]):
         assert axes.get_xlabel() == label and axes.xaxis.get_major_formatter()(0.5) == "50%"
@@ -141,8 +142,6 @@ def test_ablations_png_has_a_dot_for_each_seed_and_a_bar_at_the_mean(compared):
         assert [*bars, compared_with] == pytest.approx([*map(np.mean, values), np.mean(values[1])])  # the first variant
     names = [text.get_text() for text in figure.axes[0].get_yticklabels()]
     assert names == [*ordered[:2], ABLATIONS["diverged"].format("momentum SGD", 1, 3)]
-    (legend,) = figure.legends
-    assert {t.get_text(): h.get_color() for t, h in zip(legend.get_texts(), legend.legend_handles)} == colours
 
 
 def test_depths_png_has_the_errors_by_the_number_of_convolutions(compared):
@@ -150,6 +149,6 @@ def test_depths_png_has_the_errors_by_the_number_of_convolutions(compared):
         values = {7: TESTS["1 block a stage"], 13: TESTS["BN-free"]}  # 1 + 2 · 3 blocks, 1 + 2 · 6
         expected = [(depth, seed[column]) for depth, seeds in values.items() for seed in seeds]
         assert [dot[:2] for dot in dots_of(axes)] == expected and axes.get_xlabel() == ABLATIONS["depth"][0]
-        line = next(line for line in axes.get_lines() if line.get_label() == ABLATIONS["depth"][1])
+        line = labelled(axes)[ABLATIONS["depth"][1]]
         means = [np.mean([seed[column] for seed in seeds]) for seeds in values.values()]
         assert [*line.get_xdata(), *line.get_ydata()] == pytest.approx([7, 13, *means])

@@ -5,9 +5,9 @@ import re
 
 import numpy as np
 import pytest
-from launching import launched
-from outputs import references_study as ref
-from outputs.words_study import THEORY
+from outputs import references as ref
+from outputs.conftest import finished
+from outputs.words import THEORY
 
 DRAWN = "norms printed_construction gradient_ratios descent identity_ball memorized_plane spectra".split()
 UNITS = (1, 2, 8)
@@ -17,28 +17,19 @@ UNITS = (1, 2, 8)
 def lecture(tmp_path_factory):
     """The tables and the figures of a run that draws; two tables, which take long, are made up."""
     run_dir = tmp_path_factory.mktemp("theory") / "lecture"
-    with ref.figures_saved():
-        code, _, err = launched("check_theory", f"--draw={','.join(DRAWN)}", f"--run_dir={run_dir}")
-    assert code == 0, err
+    finished("check_theory", run_dir, f"--draw={','.join(DRAWN)}")
     rng = np.random.default_rng(0)
     names = ("one_shortcut", "two_shortcut", "lower_bound")
-    rows = [
-        {"instance": k, "num_units": units} | {name: 10 ** rng.uniform(0, 2) for name in names}
-        for k in range(3)
-        for units in UNITS
-    ]
+    keys = [{"instance": instance, "num_units": units} for instance in range(3) for units in UNITS]
+    rows = [key | {name: 10 ** rng.uniform(0, 2) for name in names} for key in keys]
     ref.write_table(run_dir / "condition_numbers.csv", rows)
     names = "parameters_per_point smallest_gap float32_error float32_error_expected float64_error".split()
-    rows = [
-        {"width": width, "whitened": whitened} | {name: 10 ** rng.uniform(-3, 0) for name in names}
-        for width in (2, 4, 8)
-        for whitened in (0, 1)
-    ]
+    keys = [{"width": width, "whitened": whitened} for width in (2, 4, 8) for whitened in (0, 1)]
+    rows = [key | {name: 10 ** rng.uniform(-3, 0) for name in names} for key in keys]
     ref.write_table(run_dir / "memorization.csv", rows)
-    with ref.figures_saved() as figures:
-        code, _, err = launched("plot", f"--run_dir={run_dir}")
-    assert code == 0 and len(figures) == len(DRAWN) + 2, err
-    return {name: ref.read_table(run_dir / f"{name}.csv") for name in figures}, figures
+    drawn = finished("plot", run_dir)
+    assert len(drawn.figures) == len(DRAWN) + 2
+    return {name: drawn.rows(name) for name in drawn.figures}, drawn.figures
 
 
 def turn(angle):
@@ -221,9 +212,9 @@ def test_the_memorised_plane_ends_at_a_star_for_each_label(lecture):
 
 
 def test_a_claim_prints_the_numbers_of_its_row_and_a_counterexample_that_is_one(tmp_path):
-    code, out, err = launched("check_theory", "--claim=review.eq_6", "--trials=3", f"--run_dir={tmp_path}/run")
-    assert code == 0 and THEORY["all pass"] in out, err
-    (row,) = ref.read_table(tmp_path / "run" / "results.csv")
+    checked = finished("check_theory", tmp_path, "--claim=review.eq_6", "--trials=3")
+    (row,), out = checked.rows("results"), checked.out
+    assert THEORY["all pass"] in out
     measured, bound = row["measured"], row["bound"]
     assert row["relation"] == "≥" and measured >= bound and row["holds"] == "True"
     assert f"{measured:.4g}, which must be ≥ {bound:.4g}; of {row['instances']:g} pairs" in out
@@ -236,27 +227,26 @@ def test_a_claim_prints_the_numbers_of_its_row_and_a_counterexample_that_is_one(
 
 
 def test_every_claim_prints_its_worst_instance_and_how_far_it_is_from_its_bound(tmp_path):
-    code, out, err = launched("check_theory", "--trials=1", "--verbose", "--nofigures", f"--run_dir={tmp_path}/run")
-    assert code == 0 and out.rstrip().endswith(THEORY["all pass"]), err
-    rows = ref.read_table(tmp_path / "run" / "results.csv")
+    checked = finished("check_theory", tmp_path, "--trials=1", "--verbose", "--nofigures")
+    rows, lines = checked.rows("results"), checked.out.splitlines()
+    assert lines[-1] == THEORY["all pass"]
     assert len(rows) > 100 and all(row["holds"] == "True" for row in rows)
     for row in rows:
         larger = max(abs(row["measured"]), abs(row["bound"]), 1e-300)
         slack = (row["bound"] - row["measured"]) * (1 if row["relation"] == "≤" else -1) / larger
         assert row["slack"] == pytest.approx(slack, abs=1e-6) and row["slack"] >= 0
-        (line,) = [line for line in out.splitlines() if line.startswith(f"{row['claim']} ") and " slack " in line]
+        (line,) = [line for line in lines if line.startswith(f"{row['claim']} ") and " slack " in line]
         assert f"{row['measured']:.4g} {row['relation']} {row['bound']:.4g}, slack {row['slack']:.2g}" in line
         assert f", n = {row['instances']:g}" in line and line.endswith(f"  {row['verdict']}")
-    table = ref.markdown_tables((tmp_path / "run" / "claims.md").read_text())[0]
+    table = ref.markdown_tables((tmp_path / "claims.md").read_text())[0]
     for row, cells in zip(rows, table, strict=True):
         assert cells[4:6] == [f"{row['instances']:g}", f"{row['measured']:.4g} {row['relation']} {row['bound']:.4g}"]
 
 
 @pytest.mark.slow
 def test_condition_numbers_and_parameters_are_those_of_the_theorems(tmp_path):
-    code, _, err = launched("check_theory", "--draw=condition_numbers,memorization", f"--run_dir={tmp_path}/run")
-    assert code == 0, err
-    rows = ref.read_table(tmp_path / "run" / "condition_numbers.csv")
+    drawn = finished("check_theory", tmp_path, "--draw=condition_numbers,memorization")
+    rows = drawn.rows("condition_numbers")
     for instance in range(10):
         chosen = ref.select(rows, instance=float(instance))
         assert np.ptp(ref.column(chosen, "two_shortcut")) <= 1e-5 * chosen[0]["two_shortcut"]  # Theorem 1, n = 2
@@ -264,7 +254,7 @@ def test_condition_numbers_and_parameters_are_those_of_the_theorems(tmp_path):
         assert all(row["lower_bound"] <= row["one_shortcut"] for row in several)
         bound = ref.column(several, "lower_bound") / ref.column(several, "num_units")
         np.testing.assert_allclose(bound, bound[0], rtol=1e-5)  # R λ_max(Sxx)/σ_min(M)
-    for row in ref.read_table(tmp_path / "run" / "memorization.csv"):  # Theorem 3.2; 500 digits of 784 pixels
+    for row in drawn.rows("memorization"):  # Theorem 3.2; 500 digits of 784 pixels
         k, n, d, r = row["width"], row["num_points"], 784, 10
         most = k * d + math.ceil(n / k) * (2 * k**2 + k) + r * k + r**2 + r
         assert n == 500 and row["parameters_per_point"] * n <= most and row["float64_accuracy"] == 1

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from image_folders import write
-from launching import launched
+from outputs.conftest import finished
 
 from identity_matters import pretrained
 
@@ -36,12 +36,9 @@ def photos(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def photo_run(photos, tmp_path_factory):
-    run_dir = tmp_path_factory.mktemp("runs") / "photos"
     flags = ["--stem_width=4", "--widths=6,8", "--blocks_per_stage=1,1", "--train_steps=50", "--decay_steps=39"]
     flags += ["--eval_every=50", "--crop_padding=0", "--batch_size=20", "--learning_rate=0.02"]
-    code, _, err = launched("train", f"--images={photos}", f"--run_dir={run_dir}", *flags)
-    assert code == 0, err
-    return run_dir
+    return finished("train", tmp_path_factory.mktemp("runs"), f"--images={photos}", *flags).run_dir
 
 
 def softmax(logits) -> np.ndarray:

@@ -5,13 +5,15 @@ The map and two other tables take minutes: they are made up, but for two cells. 
 
 import itertools
 import math
+import re
 
 import numpy as np
 import pytest
 from begun import begin
-from launching import config_of, launched
-from outputs import references_study as ref
-from outputs.words_study import DESCENT
+from launching import config_of
+from outputs import references as ref
+from outputs.conftest import finished
+from outputs.words import DESCENT
 
 TARGETS = ("positive definite", "rotated", "indefinite", "singular")
 STARTS = ("zero", "identity plus noise", "small random")
@@ -31,7 +33,7 @@ def made_up_map(rng):
         for speed in SPEEDS:
             values = {"speed": speed, "learning_rate": speed / depth, "steps": int(rng.integers(10, 500))}
             values["status"] = ("reached", "stalled", "diverged")[rng.integers(3)]
-            known = dict.fromkeys("excess norm least_singular".split(), 0.5)
+            known = dict(zip("excess norm least_singular".split(), rng.uniform(0.1, 0.9, 3)))
             promised = dict.fromkeys("promised_exact promised_2_3 promised_margin".split(), math.nan)
             rows.append(key | values | known | promised | {"largest_rate": 0.1 / depth})
     return rows
@@ -53,11 +55,9 @@ def drawn(tmp_path_factory):
         values = {name: 10 ** rng.uniform(-2, 0) for name in ("linear", "risk", "with_output")}
         rows.append({"category": category, "num_layers": 1 + k % 2} | values)
     ref.write_table(run_dir / "linear_output.csv", rows)
-    with ref.figures_saved() as figures:
-        code, out, err = launched("descent_map", f"--run_dir={run_dir}")
-    assert code == 0, err
+    _, out, figures = mapped = finished("descent_map", run_dir)
     names = ("results", "eigenvalues", "rotations", "saddle", "rates", "linear_output", "excess_by_radius")
-    return {name: ref.read_table(run_dir / f"{name}.csv") for name in names}, figures, out
+    return {name: mapped.rows(name) for name in names}, figures, out
 
 
 def layers_from_zero(targets, depth, rate, num_steps):
@@ -91,17 +91,25 @@ def test_cells_of_the_map_are_those_of_the_eigenvalues_alone(drawn):
 
 def test_the_lines_of_the_map_name_the_fastest_step_size_of_each_cell(drawn):
     rows, lines = drawn[0]["results"], drawn[2].splitlines()
-    for target, depth in COMPUTED:
-        cell = ref.select(rows, target=target, start="zero", method="descent", num_layers=float(depth), dimension=6.0)
+    names, num_stalled = ("target", "start", "method", "num_layers", "dimension"), 0
+    for key in dict.fromkeys(tuple(row[name] for name in names) for row in rows):
+        cell = ref.select(rows, **dict(zip(names, key)))
         reached = ref.select(cell, status="reached")
-        best = min(reached, key=lambda row: row["steps"])
-        (line,) = [line for line in lines if line.startswith(f"{target}, zero, descent, ℓ = {depth}, d = 6: ")]
-        ref.assert_numbers(line.split(": ")[1].replace("/ℓ", ""), best["steps"], best["speed"], len(reached), 11)
+        (line,) = [line for line in lines if line.startswith("{}, {}, {}, ℓ = {:g}, d = {:g}: ".format(*key))]
+        numbers = [min(ref.column(cell, "excess"))]
+        if reached:
+            best = min(reached, key=lambda row: row["steps"])
+            numbers = [best["steps"], best["speed"], len(reached), 11]
+        ref.assert_numbers(re.sub(r"/ℓ|of f\(0\)", "", line.split(": ")[1]), *numbers)
+        num_stalled += not reached
+    assert num_stalled
 
 
 def test_the_maps_have_the_steps_of_every_cell_and_the_largest_rate(drawn):
     for method, name in zip(METHODS, ("map", "map_momentum", "map_orthogonalised")):
         panels = iter(drawn[1][name].axes)
+        labels = [text.get_text() for text in drawn[1][name].axes[0].get_yticklabels()]
+        assert labels == [f"1/{2**k}" for k in range(0, 11, 2)]
         for target, start in itertools.product(TARGETS, STARTS):
             axes = next(panels)
             known = {"target": target, "start": start, "method": method, "dimension": 6.0}

@@ -6,11 +6,10 @@ import keras
 import numpy as np
 import pytest
 from outputs.conftest import TRAINED_ON
-from outputs.references import error, standardized, table_1
+from outputs.references import error
 
 from identity_matters import pretrained
 from identity_matters.data.digits import mnist_sample
-from identity_matters.evaluation import evaluate
 
 
 def logits_of(run_dir, images):
@@ -65,32 +64,3 @@ def test_the_shipped_digits_are_evaluated_on_the_thousand_test_digits(launch):
     code, out, _ = launch("evaluate", "--pretrained=digits")
     assert code == 0 and printed(out) == lines(logits, data.test_labels)
     assert lines(logits, data.test_labels) != lines(logits[:999], data.test_labels[1:])
-
-
-def pixels_as_logits():
-    """A network whose ten logits are ten pixels, as they are: Rescaling marks it as one of raw images."""
-    image = keras.Input((2, 5, 1))
-    return keras.Model(image, keras.layers.Flatten()(keras.layers.Rescaling(1.0)(image)))
-
-
-@pytest.mark.parametrize("form", ["arrays", "batches", "one-hot"])
-def test_ranks_are_counted_with_ties_against_the_label(form):
-    rng = np.random.default_rng(1)
-    images, labels = rng.integers(0, 12, (73, 2, 5, 1)).astype(np.uint8), rng.integers(0, 10, 73)
-    scores = images.reshape(73, 10)
-    beaten_by = [np.sum(np.delete(row, label) >= row[label]) for row, label in zip(scores, labels)]
-    top1, top5 = np.mean([rank >= 1 for rank in beaten_by]), np.mean([rank >= 5 for rank in beaten_by])
-    data = (images, labels)
-    if form == "batches":
-        data = [(images[i : i + 30], labels[i : i + 30]) for i in range(0, 73, 30)]
-    if form == "one-hot":
-        data = (images, np.eye(10)[labels])
-    found = evaluate(pixels_as_logits(), data, batch_size=30)
-    assert found == {"top1_error": pytest.approx(top1), "top5_error": pytest.approx(top5), "num_examples": 73}
-    assert 0.2 < top5 < top1 < 1
-
-
-def test_a_network_without_scaling_gets_standardised_images(small_digits):
-    network = table_1((8, 8, 1), 4, (8,), (1,), 10)
-    expected = error(network(standardized(small_digits[2])), small_digits[3])
-    assert evaluate(network, small_digits[2:])["top1_error"] == pytest.approx(expected)

@@ -7,9 +7,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from launching import launched
-from outputs.conftest import initial_weights
-from outputs.references import captured_figures, error, read_table, standardized
+from outputs.conftest import finished, initial_weights
+from outputs.references import error, labelled, read_columns, standardized
 from outputs.words import NEAR_IDENTITY
 
 from identity_matters.near_identity import measure
@@ -90,21 +89,12 @@ def tested(small_digits):
 def measured(momentum_run, tmp_path_factory):
     """A finished run of launch.near_identity: its directory, what it printed, its figure."""
     run_dir = tmp_path_factory.mktemp("blocks") / "blocks"
-    with captured_figures(pytest.MonkeyPatch()) as figures:
-        flags = [f"--saved_run={momentum_run}", f"--examples={NUM_IMAGES}"]
-        code, out, err = launched("near_identity", f"--run_dir={run_dir}", *flags)
-    assert code == 0, err
-    return run_dir, out, figures["blocks"]
-
-
-def rows_of(path) -> list[dict]:
-    table = read_table(path)
-    return [dict(zip(table, values)) for values in zip(*table.values())]
+    return finished("near_identity", run_dir, f"--saved_run={momentum_run}", f"--examples={NUM_IMAGES}")
 
 
 def test_results_csv_has_each_blocks_numbers_on_the_first_test_images(measured, weights, tested):
     expected = expected_rows(*tested, weights)
-    assert_rows(rows_of(measured[0] / "results.csv"), expected)
+    assert_rows(measured.rows("results"), expected)
     errors = {row["error_without"] for row in expected} | {expected[1]["error_swapped"]}
     assert len(errors) > 2  # so that columns and blocks cannot be exchanged unnoticed
 
@@ -113,7 +103,7 @@ def test_removed_csv_has_the_error_without_the_smallest_branches(measured, weigh
     ratios = [row["ratio"] for row in expected_rows(*tested, weights)]
     order = sorted(range(4), key=ratios.__getitem__)
     operations = [2 * 6 * 6 * 64] * 3 + [6 * 8 * 16 + 8 * 8 * 16]  # of a block's two convolutions, over 18
-    for count, row in enumerate(rows_of(measured[0] / "removed.csv")):
+    for count, row in enumerate(measured.rows("removed")):
         gone = order[:count]
         assert (row["num_removed"], row["last"]) == (count, NAMES[gone[-1]] if gone else "")
         assert row["error"] == pytest.approx(error_of(*tested, weights, without=gone), rel=1e-6)
@@ -124,7 +114,7 @@ def test_removed_csv_has_the_error_without_the_smallest_branches(measured, weigh
 
 
 def test_the_printed_table_has_the_numbers_of_results_csv_below_their_heads(measured):
-    table, lines = read_table(measured[0] / "results.csv"), measured[1].splitlines()
+    table, lines = read_columns(measured[0] / "results.csv"), measured[1].splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("block"))
     heads = ["block", *NEAR_IDENTITY["numbers"], *NEAR_IDENTITY["shares"]]
     assert lines[start].split() == " ".join(heads).split()
@@ -153,7 +143,7 @@ EDITED = [([0.1, 0.105, 0.13, 0.1], 80), ([0.2, 0.208, 0.19, 0.31], 290)]  # err
 @pytest.mark.parametrize("errors, seconds", [(None, None), *EDITED])
 def test_the_last_lines_count_blocks_and_name_the_duration(launch, measured, tmp_path, errors, seconds):
     run_dir, out, _ = measured
-    table = read_table(run_dir / "removed.csv")
+    table = read_columns(run_dir / "removed.csv")
     if errors:  # the same command prints a finished run's table again
         run_dir = shutil.copytree(run_dir, tmp_path / "blocks")
         rows = [[int(count), last, e, left] for (count, last, _, left), e in zip(zip(*table.values()), errors)]
@@ -168,15 +158,17 @@ def test_the_last_lines_count_blocks_and_name_the_duration(launch, measured, tmp
 
 
 def test_blocks_png_draws_each_column_in_its_panel(measured):
-    run_dir, _, figure = measured
-    table, removed, words = read_table(run_dir / "results.csv"), read_table(run_dir / "removed.csv"), NEAR_IDENTITY
+    run_dir, _, figures = measured
+    figure = figures["blocks"]
+    table, removed = (read_columns(run_dir / f"{name}.csv") for name in ("results", "removed"))
+    words = NEAR_IDENTITY
     ratios, hidden, errors, left = figure.axes
     assert [axes.get_ylabel() for axes in figure.axes] == words["ylabels"] and ratios.get_yscale() == "log"
     assert [errors.get_xlabel(), left.get_xlabel()] == words["xlabels"]
     shown = {text.get_text() for text in figure.legends[0].get_texts()}
     assert shown == {*words["legend"].values(), words["dead"]}
     for axes, column in ((ratios, "ratio"), (ratios, "lipschitz"), (hidden, "active")):
-        drawn = next(line for line in axes.get_lines() if line.get_label() == words["legend"][column])
+        drawn = labelled(axes)[words["legend"][column]]
         assert list(drawn.get_xdata()) == [0, 1, 2, 3] and list(drawn.get_ydata()) == pytest.approx(table[column])
     quartiles = [segment[:, 1].tolist() for segment in ratios.collections[0].get_segments()]
     assert quartiles == [pytest.approx(pair) for pair in zip(table["ratio_low"], table["ratio_high"])]
@@ -191,13 +183,12 @@ def test_blocks_png_draws_each_column_in_its_panel(measured):
     assert [label.get_text() for label in errors.get_xticklabels()] == ["1", "2", "3", "4"]
 
 
-def test_at_step_0_the_initial_weights_are_measured_without_errors(launch, momentum_run, tested, tmp_path):
+def test_at_step_0_the_initial_weights_are_measured_without_errors(momentum_run, tested, tmp_path):
     flags = [f"--saved_run={momentum_run}", "--examples=40", "--at_step=0", "--noablate"]
-    code, _, err = launch("near_identity", f"--run_dir={tmp_path}/start", *flags)
-    assert code == 0, err
+    found = finished("near_identity", tmp_path / "start", *flags).rows("results")
     expected = expected_rows(tested[0][:40], tested[1][:40], initial_weights(momentum_run))
     expected = [row | {"error_without": np.nan, "error_swapped": np.nan} for row in expected]
-    assert_rows(rows_of(tmp_path / "start" / "results.csv"), expected)
+    assert_rows(found, expected)
 
 
 @pytest.mark.parametrize("blank", [[3, 101], range(1, NUM_IMAGES)])

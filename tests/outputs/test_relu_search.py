@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from launching import launched
-from outputs import references_study as ref
-from outputs.words_study import RELU_SEARCH
+from outputs import references as ref
+from outputs.conftest import finished
+from outputs.words import RELU_SEARCH
 from scipy import stats
 
 TRIALS = 12
@@ -15,12 +15,9 @@ SHOWN = (("risk", "global_minimum"), ("risk", "bad_local_minimum"), ("gradient_n
 
 @pytest.fixture(scope="module")
 def search(tmp_path_factory):
-    run_dir = tmp_path_factory.mktemp("relu") / "search"
-    with ref.figures_saved() as figures:
-        code, out, err = launched("relu_search", f"--trials={TRIALS}", f"--run_dir={run_dir}")
-    assert code == 0, err
-    tables = (ref.read_table(run_dir / f"{name}.csv") for name in ("results", "points"))
-    return *tables, (run_dir / "search.md").read_text(), out, figures["relu_search"]
+    searched = finished("relu_search", tmp_path_factory.mktemp("relu"), f"--trials={TRIALS}")
+    table, figure = (searched.run_dir / "search.md").read_text(), searched.figures["relu_search"]
+    return searched.rows("results"), searched.rows("points"), table, searched.out, figure
 
 
 def interval_of(count):
@@ -102,3 +99,9 @@ def test_the_figure_shows_points_shares_and_risks(search):
     median, *ends = (ref.column(chosen, f"bad_risk_{name}") for name in ("median", "least", "largest"))
     ref.assert_bars(ref.labelled(risks)[RELU_SEARCH["risks"]], radius, median, *ends)
     ref.assert_line(ref.labelled(risks)[RELU_SEARCH["guide"]], radius, median[0] * (radius / radius[0]) ** 4)
+
+
+def test_the_seed_draws_other_teachers_and_starts(tmp_path):
+    runs = [finished("relu_search", tmp_path / f"{seed}", "--trials=1", f"--seed={seed}") for seed in (0, 1)]
+    first, second = ([row["risk"] for row in run.rows("points")] for run in runs)
+    assert first != second

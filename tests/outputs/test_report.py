@@ -4,7 +4,7 @@ import html
 import re
 
 import pytest
-from outputs.references import read_table
+from outputs.references import read_columns
 from outputs.words import REPORT
 
 # Hardt & Ma, Table 2, row "Ours": top-1 errors in percent.
@@ -32,8 +32,8 @@ def percent(share: float) -> str:
 
 
 def test_the_tables_of_a_page_have_the_numbers_of_its_runs(page, momentum_run, held_out_run):
-    runs = {"test": (momentum_run, read_table(momentum_run / "metrics.csv"))}
-    runs["held-out"] = held_out_run, read_table(held_out_run / "metrics.csv")
+    runs = {"test": (momentum_run, read_columns(momentum_run / "metrics.csv"))}
+    runs["held-out"] = held_out_run, read_columns(held_out_run / "metrics.csv")
     tables = tables_of(page)
     compared = next(table for table in tables if table[0][:5] == REPORT["compared"])
     settings = dict(zip(compared[0][5:], zip(*(row[5:] for row in compared[1:]))))

@@ -5,9 +5,9 @@ import math
 
 import numpy as np
 import pytest
-from launching import config_of, launched
-from outputs import references_study as ref
-from outputs.words_study import ARCHITECTURES, NOT_EVALUATED, STUDY_COLUMNS
+from outputs import references as ref
+from outputs.conftest import finished
+from outputs.words import ARCHITECTURES, NOT_EVALUATED, STUDY_COLUMNS
 from threadpoolctl import threadpool_limits
 
 from identity_matters.data.digits import mnist_sample
@@ -35,12 +35,9 @@ def tiny_rows(tmp_path_factory):
     """The rows of results.csv of a small study of every figure but the convolutional one."""
     rows = []
     for figure in ("3", "5", "7", "8", "9", "10"):
-        run_dir = tmp_path_factory.mktemp("study") / figure
-        with ref.figures_saved():
-            code, out, err = launched("shortcut_study", f"--figure={figure}", *TINY, f"--run_dir={run_dir}")
-        assert code == 0, err
-        assert {row[2] for row in ref.markdown_tables(out)[0]} == {NOT_EVALUATED}
-        rows += ref.read_table(run_dir / "results.csv")
+        study = finished("shortcut_study", tmp_path_factory.mktemp("study"), f"--figure={figure}", *TINY)
+        assert {row[2] for row in ref.markdown_tables(study.out)[0]} == {NOT_EVALUATED}
+        rows += study.rows("results")
     return rows
 
 
@@ -62,20 +59,6 @@ def network_of(row):
 def assert_spectrum(row, matrix, rel=1e-5):
     exact = ref.eigenvalue_summary(np.linalg.eigvalsh(matrix))
     assert [row[name] for name in SPECTRUM] == pytest.approx([exact[name] for name in SPECTRUM], rel=rel), row
-
-
-def test_the_settings_are_those_of_the_paper():
-    paper = config_of("shortcut_study", "--preset=paper")
-    assert paper.num_runs == 10  # Figure 5
-    assert paper.depth == 16  # Figures 6, 7 and 8
-    assert max(paper.depths) == 96 and max(paper.relu_depths) == 64  # Figures 9 and 10
-    assert paper.num_epochs == 1000  # §5.3
-    drawn = ShortcutNetwork(10, 500, 1)
-    xavier, small = (drawn.initialize(kind, 3) for kind in ("xavier", "zero"))
-    np.testing.assert_allclose(small, 0.01 * xavier, rtol=1e-12)  # §4.1: "multiply a small constant (0.01)"
-    assert xavier.var() == pytest.approx(1 / 10, rel=0.02)
-    turn = drawn.initialize("orthogonal", 3)
-    np.testing.assert_allclose(turn @ turn.swapaxes(-1, -2), np.broadcast_to(np.eye(10), turn.shape), atol=1e-12)
 
 
 def test_the_rows_have_the_columns_and_one_job_for_each_network(tiny_rows):
@@ -164,14 +147,3 @@ def test_final_losses_are_those_of_a_descent_at_each_learning_rate(tiny_rows):
             if row["perturbed_loss"] != "":  # of a start that differs by a share of 1e-12
                 assert row["perturbed_loss"] == pytest.approx(row["loss"], rel=1e-4)
         assert num_diverged
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("size", ["--examples=20 --conv_runs=1", "--examples=300 --relu_runs=2 --num_levels=5"])
-def test_every_figure_of_the_smoke_preset_is_drawn_at_two_sizes(tmp_path, size):
-    flags = ("--preset=smoke", "--figure=all", *size.split())
-    code, out, err = launched("shortcut_study", *flags, f"--run_dir={tmp_path}/study")
-    assert code == 0, err
-    names = ("3", "5", "6", "7", "8", "9", "10", "convolutional")
-    assert all((tmp_path / "study" / f"figure_{name}.png").stat().st_size > 5000 for name in names)
-    assert {row[0] for row in ref.markdown_tables(out)[0]} == {*names}

@@ -9,9 +9,10 @@ import math
 import numpy as np
 import pytest
 from begun import begin
-from launching import config_of, launched
-from outputs import references_study as ref
-from outputs.words_study import ANSWERS, ARCHITECTURES, STUDY, STUDY_COLUMNS
+from launching import config_of
+from outputs import references as ref
+from outputs.conftest import finished
+from outputs.words import ANSWERS, ARCHITECTURES, STUDY, STUDY_COLUMNS
 from scipy import stats
 
 SPECTRUM = ("max_abs", "p10_abs", "condition_number", "index")
@@ -89,12 +90,9 @@ def told(tmp_path_factory):
     run_dir = tmp_path_factory.mktemp("made_up") / "study"
     begin(run_dir, config_of("shortcut_study", *MADE_UP), "shortcut_study", status="done", num_examples=4000)
     ref.write_table(run_dir / "results.csv", made_up_rows())
-    with ref.figures_saved() as figures:
-        code, out, err = launched("shortcut_study", *MADE_UP, f"--run_dir={run_dir}")
-    assert code == 0, err
-    assert "is already finished" in out and len(figures) == 8
-    findings, seconds = ref.markdown_tables(out)
-    return ref.read_table(run_dir / "results.csv"), figures, findings, seconds
+    study = finished("shortcut_study", run_dir, *MADE_UP)
+    assert "is already finished" in study.out and len(study.figures) == 8
+    return study.rows("results"), study.figures, *ref.markdown_tables(study.out)
 
 
 def findings_of(told, figure):

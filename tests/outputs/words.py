@@ -44,7 +44,7 @@ ABLATIONS = {
     "training cross-entropy",
     "diverged": "{} ({} of {} diverged)",
     "xlabels": ["top-1 test error", "top-1 training error"],
-    "optimisers": {"Muon": "C0", "momentum SGD": "C3"},
+    "optimisers": ["Muon", "momentum SGD"],
     "depth": ("convolutions", "small initialiser"),
 }
 
@@ -54,4 +54,136 @@ REPORT = {
     "paper": "{} top-1 test error",
     "here": "{error:.2%} top-1 {split} error after {steps} steps",
     "training": "training error {:.2%}",
+}
+
+# Architectures of launch.shortcut_study, by (shortcut_depth, initialisation).
+ARCHITECTURES = {
+    (0, "xavier"): "Xavier, no shortcuts",
+    (0, "orthogonal"): "orthogonal, no shortcuts",
+    (1, "zero"): "1-shortcut",
+    (2, "zero"): "2-shortcut",
+    (3, "zero"): "3-shortcut",
+}
+
+STUDY_COLUMNS = (
+    "experiment shortcut_depth initialisation activations batch_norm depth seed learning_rate epoch loss excess_loss "
+    "condition_number max_abs p10_abs index gradient_norm norm perturbed_loss status job seconds"
+).split()
+STUDY = {
+    "norm": r"average $\|W\|_F$",
+    "excess": "loss − lowest loss of a linear map",
+    "loss": "loss",
+    "condition number": r"condition number $|\lambda|_{\max}/|\lambda|_{0.1}$",
+    "max_abs": r"largest, $|\lambda|_{\max}$",
+    "p10_abs": r"10th percentile, $|\lambda|_{0.1}$",
+    "condition_number": "condition number, their ratio",
+    "guide": r"$\propto 1/\sqrt{\mathrm{depth}}$",
+    "linear": "linear",
+    "relu_mid": "ReLU at mid",
+    "at zero": "Theorem 1 at zero, {}-shortcut",
+    "start at zero": "Theorem 1 at zero for 2-shortcut",
+    "infinite": "beyond float64, in some or all runs",
+    "infinite along": "{}: beyond float64",
+    "index": r"index, the share of $\lambda < 0$",
+    "gradient": r"$\|\partial L/\partial W\|$",
+    "stable": r"$2/|\lambda|_{{\max}}$ at zero for {}",
+    "insensitive": "highest rate that rounding does not change",
+    "learning rate": "learning rate",
+    "convolutions": "over {}, {}",
+    "conv condition_number": "condition number",
+    "conv max_abs": r"largest, $|\lambda|_{\max}$",
+}
+ANSWERS = {True: "holds", False: "does not hold", None: "open"}
+NOT_EVALUATED = "not evaluated"
+
+SPECTRUM = {
+    "heading": "{}: {:,} trained weights, {:,} training images",
+    "matrix": "spectrum of the {}",
+    "at start": "spectrum of the {} at the initial weights",
+    "hessian": "Hessian",
+    "gauss_newton": "Gauss-Newton matrix",
+    "trace": "trace: ",
+    "near zero": "eigenvalues smaller in size than",
+    "condition number": "condition number: ",
+    "index": "index: ",
+    "interval": "(95 % interval)",
+    "density": "density ± standard error",
+    "density axis": "density of the eigenvalues",
+    "eigenvalue axis": r"eigenvalue $\lambda$ of the Hessian",
+    "part axis": "eigenvalue of the part's block of the Hessian",
+    "trace axis": "trace of the block, and its 95 % interval",
+    "outermost": "the outermost {:.4g} ± {:.1g}",
+}
+
+CURVATURE = {
+    "heading": "{} of the mean cross-entropy of logits over {:,} examples in {:,} weights, ",
+    "trace": "trace {:.4g} ± {:.2g} (95 % interval), {} products",
+    "diagonal": ("trace {:.4g} ± {:.2g} (95 % interval), {:,} diagonal entries from {:.4g} to {:.4g}, {} products"),
+    "landscape heading": "mean cross-entropy of logits over {:,} examples at {:,} points around the {:,} weights",
+    "landscape here": "at the weights {:.4g}; least {:.4g} at ({}), largest {:.4g}",
+    "landscape along": "along {}: slope {:.3g}, curvature {:.4g}; the loss at the ends {:.4g}, {:.4g}",
+    "directions": ("first direction", "second direction"),
+    "loss": "loss",
+    "quadratic model": "quadratic model",
+}
+
+THEORY = {
+    "norms": ("layers $\\ell$", r"$\ell \cdot |||A|||$"),
+    "printed_bound": r"$4\pi + 3\gamma$, printed, $\ell \geq 3\gamma$",
+    "polar_bound": "bound of polar",
+    "paper": "printed construction",
+    "principal": "principal root",
+    "polar": "polar",
+    "no factorisation": "no factorisation here",
+    "measured": r"measured, $\tau = {:g}$",
+    "guaranteed": "guaranteed by (2.3)",
+    "least ratio": r"least at the distance $\tau$ from $I$",
+    "ratio bound": r"bound of (2.3), $\ell = 2$",
+    "gradient ratios": {"printed": "(2.3)", "by_layer": "product form"},
+    "units": "units $R$",
+    "one_shortcut": "$n = 1$",
+    "two_shortcut": r"$n = 2$: $\mathrm{cond}(M)$",
+    "lower_bound": r"proved least for $n = 1$: $R\,\lambda_{\max}(S_{xx})/\sigma_{\min}(M)$",
+    "predicted": "Theorem 1, $R = {}$",
+    "measured at zero": "measured, $R = {}$",
+    "raw": "raw",
+    "whitened": "whitened",
+    "float32": "{}: float32",
+    "expected": "{}: expected at most",
+    "float64": "{}: float64",
+    "all pass": "all checks pass",
+}
+
+RELU_SEARCH = {
+    "minimised": {"risk": "f", "gradient_norm": "‖∇f‖"},
+    "bad": "bad local minima {:.1%} (95 %: {:.1%} – {:.1%})",
+    "meaning": {"risk": "minimising $f$", "gradient_norm": r"minimising $\|\nabla f\|$"},
+    "risks": "bad local minima: least, median, largest",
+    "guide": r"$\propto \tau^4$",
+}
+
+DESCENT = {
+    "radius": r"a solution for all $\varphi \neq 0$ lies below",
+    "end": r"$\tau = 1$: (2.3) ends",
+    "target": "$\\varphi = {:g}$",
+    "drift": r"$\ell = {}$: drift",
+    "drift bound": r"$2\eta(f(0) - f(T))$",
+    "rates": {
+        "excess": "seen",
+        "by_seen_margin": r"margin bound, $\sigma_{\min}(W)$ seen",
+        "by_norm": "(2.3), norm seen",
+        "by_margin": "margin $c$ at the start",
+    },
+    "saddle": {
+        "predicted": "$n = {}$: predicted",
+        "aligned": "measured, aligned start",
+        "random": "random start, 3 units",
+        "least": "proved least, random start",
+    },
+    "excess": {
+        "at_zero": "$f$ at zero",
+        "ball_bound": r"bound, of order $\tau^4$",
+        "swapped": "$f$ at the bad minimum beside the swapped teacher",
+        "swapped_bound": r"bound, of order $\tau^8$",
+    },
 }

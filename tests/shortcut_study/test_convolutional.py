@@ -12,8 +12,10 @@ from identity_matters.config import ModelConfig
 from identity_matters.model import all_conv_resnet
 from identity_matters.runs.tables import read_rows, write_metrics
 from shortcut_study import hessian
+from shortcut_study.config import StudyConfig
 from shortcut_study.convolutional import initial_spectra
 from shortcut_study.curvature.operator import Hessian
+from shortcut_study.dataset import StudyData
 from shortcut_study.figures import convolutional
 
 NUM_IMAGES = 12
@@ -128,3 +130,16 @@ def test_the_figure_shows_geometric_means_and_marks_what_is_infinite(tmp_path):
         assert marks == [1, 0]
     assert (tmp_path / "figure.png").stat().st_size > 10_000
     convolutional.draw([])
+
+
+def test_the_labels_are_those_of_the_images_that_are_chosen(monkeypatch):
+    labels = np.random.default_rng(0).integers(0, 10, 60)
+    images = np.zeros((60, 4, 4, 1), np.uint8)
+    images.reshape(60, 16)[np.arange(60), labels] = 255  # the place of the bright pixel is the label
+    data = StudyData(np.zeros((60, 10)), np.eye(10)[labels], images, labels)
+    taken = []
+    take = lambda models, *examples: taken.append(examples) or []  # noqa: E731
+    monkeypatch.setattr("shortcut_study.convolutional.initial_spectra", take)
+    convolutional.jobs(StudyConfig(conv_depths=(6,), conv_runs=1), data)[0].compute(lambda share: None)
+    ((pixels, chosen),) = taken
+    assert pixels.reshape(50, 16).argmax(1).tolist() == chosen.tolist()

@@ -242,3 +242,10 @@ def test_the_table_has_a_line_a_claim_and_judges_nothing_at_toy_size():
     assert lines[2] == "| 5 | of \\|λ\\| | holds | 1, 2 | 10 |"
     assert "does not hold" in lines[3] and "open" in lines[4]
     assert all("| not evaluated |" in line for line in findings_table(told, smoke_size=["5"]).splitlines()[2:])
+
+
+def test_the_lowest_loss_is_that_of_the_best_linear_map_though_no_run_comes_near():
+    rows = change(of_figure(paper_rows(), "9"), "learning_rates", excess_scaled(1e6), activations="linear")
+    finding = next(iter(judged("9", rows).values()))
+    assert min(row["loss"] for row in rows if row["experiment"] == "learning_rates") > 1.1 * LEAST
+    assert f"the lowest loss is {LEAST:.4g}" in finding.numbers

@@ -2,6 +2,8 @@
 it.
 """
 
+import itertools
+
 import numpy as np
 import pytest
 from legible import assert_legible
@@ -86,3 +88,9 @@ def test_the_saddle_experiment_meets_its_prediction():
             assert row["aligned"] == pytest.approx(row["predicted"], rel=0.05, abs=3)
         assert row["least"] <= row["random"]
     assert_legible(figures.saddle_figure(as_text(rows)))
+
+
+def test_random_starts_leave_the_saddle_after_the_median_of_three(monkeypatch):
+    steps = itertools.cycle([7, 10, 90, 20])  # of the aligned start, then of three random ones
+    monkeypatch.setattr(figures.saddle_escape, "steps_to_leave", lambda *_: next(steps))
+    assert {(row["aligned"], row["random"]) for row in figures.saddle()} == {(7, 20)}

@@ -3,8 +3,8 @@
 import keras
 import numpy as np
 import pytest
-from outputs import references_study as ref
-from outputs.words_study import CURVATURE, SPECTRUM
+from outputs import references as ref
+from outputs.words import CURVATURE, SPECTRUM
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util.tensor_util import make_ndarray
 
