@@ -12,7 +12,10 @@ from keras.ops import convert_to_numpy
 
 from identity_matters.errors import truncated_repr
 from identity_matters.fields import require
+from identity_matters.runs.machine import available_memory
 from shortcut_study.curvature.examples import Examples
+
+NUM_VECTORS = 20  # of all weights, that were in use at most while the Hessian of ResNet-50 was made
 
 
 def check_model(model: keras.Model, dtype: str | None = None) -> None:
@@ -27,6 +30,16 @@ def check_model(model: keras.Model, dtype: str | None = None) -> None:
         require(mode != "float8", f"layer {layer.name} computes in float8, whose rounding has no second derivative")
         if getattr(layer, "stateful", False):
             warnings.warn(f"{layer.name} is stateful, and starts each batch from its present state", stacklevel=4)
+
+
+def check_memory_to_build(num_weights: int, dtype: str) -> None:
+    """Raises ValueError if the checks and the first product of a Hessian do not fit into the memory that is free."""
+    needed, free = NUM_VECTORS * np.dtype(dtype).itemsize * num_weights, available_memory()
+    require(
+        needed <= free,
+        f"a Hessian in {num_weights:,} weights needs {needed / 1e9:.1f} GB to check and compute its first product, and "
+        f"{free / 1e9:.1f} GB are free",
+    )
 
 
 def without_averages(model: keras.Model) -> list[str]:

@@ -118,6 +118,7 @@ class Hessian:
         self.examples = examples.cast_inputs(dtype)
         self._chosen = np.s_[:] if variables is None else positions(model, [*variables])
         self.num_weights = sum(math.prod(variable.shape) for variable in model.trainable_variables)
+        checks.check_memory_to_build(self.num_weights, dtype)
         dim = self.num_weights if variables is None else len(self._chosen)
         self.shape = (dim, dim)
         self.num_batches = len(self.examples.batches)

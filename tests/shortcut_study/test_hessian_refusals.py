@@ -24,7 +24,7 @@ from keras import layers, ops
 from refusals import refused
 
 from shortcut_study import curvature
-from shortcut_study.curvature import examples
+from shortcut_study.curvature import checks, examples
 
 
 def replaced(forward, backward):
@@ -254,6 +254,14 @@ def test_batches_without_end_stop_at_half_of_the_memory(monkeypatch):
 
     assert "half of the memory" in refused(examples.gathered, endless())
     assert len(given) == 4
+
+
+def test_a_model_too_large_for_the_memory_is_refused_before_it_is_copied(monkeypatch):
+    monkeypatch.setattr(checks, "available_memory", lambda: 20 * 4 * 27 - 1)
+    line = refused(curvature.Hessian, plain(), X, CLASSES)
+    assert line.startswith("a Hessian in 27 weights needs 0.0 GB to check")
+    monkeypatch.setattr(checks, "available_memory", lambda: 20 * 4 * 27)
+    assert curvature.Hessian(plain(), X, CLASSES).shape == (27, 27)
 
 
 @pytest.mark.slow
