@@ -22,6 +22,7 @@ ADDITIVE = {"highest": 1e-4, "high": 1e-3, "default": 5e-3}
 SMALL_LOSS = 1e-3  # for a smaller loss the tolerances are relative to this number
 # Relative to the gradient over few examples: a smaller gradient over all examples is rounding, as at a minimum.
 CANCELLED = 1e-2
+SLOPE = {"float64": 1e-7, "float32": 1e-3}  # between slopes of the loss in the outputs: one example of very many shows
 LOSS_STEPS = {
     "float64": (1e-6, 1e-4),
     "float32": (1e-3, 1e-2),
@@ -263,11 +264,9 @@ def check_loss(backend: Backend, point: np.ndarray) -> None:
         outputs, like = backend.outputs(w, others, batch)
         loss = backend.loss_of_outputs(w, others, batch, scales, like)
         sizes = [_output_sizes(z) for z in outputs]
-        along = [
-            keras.ops.cast(keras.random.normal(z.shape, seed=0), z.dtype) * size for z, size in zip(outputs, sizes)
-        ]
-        moved = [[z + move * v for z, v in zip(outputs, along)] for move in moves]
         gradient = backend.grad(loss)(outputs)
+        along = [_direction(g * size) * size for g, size in zip(gradient, sizes)]
+        moved = [[z + move * v for z, v in zip(outputs, along)] for move in moves]
         slopes = [keras.ops.reshape(g * v, (len(g), -1)) for g, v in zip(gradient, along)]
         product = backend.second_derivative(loss, outputs, along)
         vectors = [gradient, product, *(backend.grad(loss)(at) for at in moved)]
@@ -281,10 +280,10 @@ def check_loss(backend: Backend, point: np.ndarray) -> None:
         found = backend.evaluate(derivatives, w, backend.values[1], device, backend.place(scales))
         values, slopes, *vectors = (convert_to_numpy(array).astype(float) for array in (*found[:2], *found[2]))
         losses = dict(zip([0.0, *moves], values))
-        floor = SAME["float64"] * float(abs(slopes).sum())
-        error = settled_slope_error(
-            losses.__getitem__, float(slopes.sum()), floor, steps, SAME["float64"], backend.dtype
-        )
+        floor = SLOPE[backend.dtype] * float(abs(slopes).sum())
+        at_step = losses.__getitem__
+        slope = float(slopes.sum())
+        error = settled_slope_error(at_step, slope, floor, steps, SLOPE[backend.dtype], backend.dtype)
         require(
             not error,
             f"the gradient of the loss in the outputs is not its derivative in {keras.backend.backend()}, as of "
@@ -292,6 +291,14 @@ def check_loss(backend: Backend, point: np.ndarray) -> None:
             f"(they differ by {error:.1g} of their size)",
         )
         _check_loss_products(vectors[0], vectors[1], dict(zip(moves, vectors[2:])), steps, 1e-6 if is_precise else 1e-2)
+
+
+def _direction(gradient: Any) -> Any:
+    """Returns a direction like a gradient, random and along it, so that an error of few examples does not cancel."""
+    typical = keras.ops.sqrt(keras.ops.mean(keras.ops.square(gradient)))
+    typical = keras.ops.where(typical > 0, typical, keras.ops.ones_like(typical))
+    noise = keras.ops.cast(keras.random.normal(gradient.shape, seed=0), gradient.dtype)
+    return noise + keras.ops.clip(gradient / typical, -3, 3)
 
 
 def _output_sizes(z: Any) -> Any:
