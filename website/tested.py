@@ -114,7 +114,6 @@ RUN_ELSEWHERE: dict[str, tuple[str, ...]] = {
         ),
     ),
     "tests/attack/test_attack.py::test_a_try_of_each_kind": ("python -m tests.attack --minutes=30",),
-    "tests/test_mutation_sweep.py::test_a_sweep_reports_what_no_test_notices": ("python -m tests.mutation_sweep",),
     "tests/test_site.py::test_every_link_of_a_built_page_leads_somewhere": ("mkdocs build --strict",),
     ".ci/run": (
         "pip install -e '.[docs]' && mkdocs build --strict",
