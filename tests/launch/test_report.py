@@ -227,6 +227,12 @@ def test_a_short_time_is_said_in_words_that_are_true():
         assert Run("run", {"seconds": seconds}, []).time == words
 
 
+def test_the_time_of_training_is_that_of_all_steps_at_their_rates():
+    rows = [{"step": 100, "images_per_second": 50.0}, {"step": 400, "images_per_second": 20.0}]
+    run = Run("run", {"kind": "train", "config": {"batch_size": 10}}, [], rows=rows)
+    assert run.time == "2.8 minutes (training steps only)"  # 100 · 10 / 50 + 300 · 10 / 20 = 170 seconds
+
+
 @pytest.mark.parametrize("cores, words", [([3], "1 core"), ([0, 1], "2 cores")])
 def test_a_machine_of_one_core_has_one_core(monkeypatch, cores, words):
     monkeypatch.setattr(machine, "cores", lambda: cores)

@@ -108,7 +108,7 @@ def test_gradient_ratios_are_those_of_2_3_and_counted_by_radius(lecture):
             ratios = np.log10(ref.column(ref.select(rows, radius=radius), name))
             counts = np.histogram(ratios, np.linspace(0, 8, 81))[0]
             assert patch.get_xy()[1:-1:2, 1].tolist() == counts.tolist()
-    assert len(figure.axes[0].patches) == 4
+    assert len(figure.axes[0].patches) == 4 and f" {len(rows) // 4:,} " in figure.axes[0].get_ylabel()
 
 
 def test_the_guaranteed_descent_has_the_rate_of_2_3(lecture):

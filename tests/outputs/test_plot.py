@@ -10,12 +10,12 @@ from outputs.words import PLOT
 
 STEPS, RATES = [2, 4, 6], [0.1, 0.1, 0.01]
 LEVEL = "6.38% as the paper prints it"
-# By run: training and test errors at these steps. The first two are seeds of one setting, the last is another one.
+# By run: training and test errors at these steps. The first three are seeds of one setting; the last rises at the end.
 ERRORS = {
     "first": ([0.8, 0.5, 0.3], [0.82, 0.56, 0.41]),
     "second": ([0.7, 0.45, 0.2], [0.9, 0.6, 0.33]),
     "third": ([0.75, 0.4, 0.28], [0.78, 0.61, 0.37]),
-    "other": ([0.6, 0.3, 0.1], [0.71, 0.52, 0.47]),
+    "other": ([0.6, 0.3, 0.1], [0.71, 0.44, 0.47]),
 }
 
 

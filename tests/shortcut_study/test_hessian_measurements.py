@@ -461,7 +461,7 @@ def test_at_full_order_the_report_counts_eigenvalues_and_not_their_weights():
     product = ((basis * eigenvalues) @ basis.T).__matmul__
     found = quadrature.lanczos_quadrature(product, 11, 11, num_vectors=1)
     lines = report.report(found, count=2, dim=11).splitlines()[-3:]
-    assert lines[0].startswith("trace: 44 ± ") and lines[0].endswith(", of all 11 eigenvalues")
+    assert lines[0] == f"trace: 44 ± {11 * found.rounding:.1g}, of all 11 eigenvalues"
     assert lines[1:] == [
         "condition number: 9, largest |eigenvalue| 9 over 10th percentile 1",
         "index: 9.09% of the eigenvalues are negative, 9.09% are 0 within rounding",

@@ -414,3 +414,16 @@ def test_the_names_of_the_package_are_there_and_another_is_no_attribute():
 def test_the_examples_come_in_batches_of_the_size_that_is_given_the_last_one_smaller(batch_size, num_batches):
     h = curvature.Hessian(plain(), X, CLASSES, batch_size=batch_size)
     assert (h.num_batches, h.examples.batch_size) == (num_batches, min(batch_size or 6, 6))
+
+
+def test_a_mean_by_weights_counts_the_weights_of_what_no_mask_leaves_out():
+    keras.utils.set_random_seed(0)
+    layers = keras.layers.Embedding(5, 3, mask_zero=True), keras.layers.Dense(2)
+    model = keras.Sequential([keras.Input((3,), dtype="int32"), *layers])
+    x, y = np.array([[1, 2, 0], [3, 0, 4]]), np.array([[0, 1, 1], [1, 0, 0]])
+    weight = np.array([[1.0, 2.0, 3.0], [0.5, 4.0, 1.5]])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="mean_with_sample_weight")
+    z = keras.ops.convert_to_numpy(model(x)).astype(float)
+    each = np.log(np.exp(z).sum(-1)) - np.take_along_axis(z, y[..., None], -1)[..., 0]
+    h = curvature.Hessian(model, x, y, loss, sample_weight=weight)
+    assert h.loss_at() == pytest.approx((each * weight * (x > 0)).sum() / 5, rel=1e-5)

@@ -8,7 +8,7 @@ from scipy import optimize
 
 from theory.derivatives import difference_gradient
 from theory.relu import claims as checks
-from theory.relu import linear_output, networks, search
+from theory.relu import figures, linear_output, networks, search
 
 
 def problem(seed=0, d=3, r=1):
@@ -164,3 +164,12 @@ def test_the_bounds_in_the_ball_are_proportional_to_the_second_moment():
         assert bound(3, 0.4, 5.0) == pytest.approx(5 * bound(3, 0.4, 1.0))
     growth = (1 + 0.4**2) ** 3 - 1 - 3 * 0.4**2
     assert linear_output.reordering_risk_bound(3, 0.4, 5.0) == pytest.approx(4 * growth**2 * 5.0)
+
+
+def test_the_bounds_by_radius_are_those_of_two_blocks_of_0_8_times_the_radius(monkeypatch):
+    monkeypatch.setattr(search, "swapped_blocks", lambda radius: {"risk_at_zero": 3.0, "risk": 0.5})
+    for row in figures.excess_by_radius():
+        product = (0.8 * row["radius"]) ** 2  # of a block's two weights; E‖x‖² = 2 in the plane
+        growth = (1 + product) ** 2 - 1
+        assert row["ball_bound"] == pytest.approx(4 * growth**2 * 2)
+        assert row["swapped_bound"] == pytest.approx(4 * (growth - 2 * product) ** 2 * 2)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from refusals import refused
 from unit_points import unit_points
 
-from theory.memorization import METHODS, memorize, parameter_count
+from theory.memorization import METHODS, figures, memorize, parameter_count
 
 
 def forward(network, x):
@@ -120,6 +120,14 @@ def test_whitening_widens_the_gap_of_images(digits):
     images, labels = digits
     plain, whitened = (memorize(images, labels, 10, 16, whiten=whiten) for whiten in (False, True))
     assert whitened.smallest_gap > 2 * plain.smallest_gap
+
+
+def test_the_errors_by_width_are_the_largest_over_points_and_classes(digits):
+    x, labels = digits[0][:30] / 255, digits[1][:30]
+    points = x.astype(np.float32)
+    for row in figures.memorizing_networks(x, labels, 10, widths=(2,)):
+        network = memorize(points, labels, 10, 2, whiten=bool(row["whitened"]))
+        assert row["float32_error"] == pytest.approx(error(network.forward(points, np.float32), labels), rel=0.01)
 
 
 def test_the_smallest_gap_is_that_of_the_points():
