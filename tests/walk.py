@@ -79,19 +79,19 @@ def to_product() -> list[str]:
     from shortcut_study import curvature
     from shortcut_study.curvature import tensorflow_backend
 
-    stack, product = [], tensorflow_backend.Backend.product
+    stack, total = [], tensorflow_backend.Backend.total
 
     def arrive(*arguments):
         frame, bodies = sys._getframe(1), []
         while frame:
             bodies += [body(frame)] * is_ours(frame)
             frame = frame.f_back
-        if any(".checks." in name for name in bodies):  # of the product that is compared before the first number
-            return product(*arguments)
+        if any("_checks." in name for name in bodies):  # what is compared before the first number
+            return total(*arguments)
         stack.extend(bodies)
         raise Arrived
 
-    tensorflow_backend.Backend.product = arrive
+    tensorflow_backend.Backend.total = arrive
     try:
         curvature.spectrum(load("digits"), np.zeros((4, 28, 28, 1), np.uint8), np.arange(4), progress=False)
     except Arrived:

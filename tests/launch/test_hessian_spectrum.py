@@ -129,7 +129,7 @@ def test_an_interrupted_run_continues_after_the_last_finished_product_to_the_sam
 ):
     from shortcut_study.curvature.operator import Hessian
 
-    made, whole = [], Hessian._sum
+    made, whole = [], Hessian.__matmul__
 
     def interrupted(h, vectors):
         made.append(1)
@@ -137,7 +137,7 @@ def test_an_interrupted_run_continues_after_the_last_finished_product_to_the_sam
             raise KeyboardInterrupt
         return whole(h, vectors)
 
-    monkeypatch.setattr(Hessian, "_sum", interrupted)
+    monkeypatch.setattr(Hessian, "__matmul__", interrupted)
     code, _, err = launch(*flags(tiny_run, tmp_path / "run"))
     assert code == 130 and "the same command continues" in err
     assert not read(tmp_path / "run")[0] and (tmp_path / "run" / "products").is_dir()
