@@ -15,6 +15,7 @@ import keras
 import numpy as np
 
 from identity_matters.config import TrainConfig
+from identity_matters.dtypes import HALF
 from identity_matters.errors import UserError
 from identity_matters.model import standardize, takes_raw_images, taking_raw_images
 from identity_matters.runs.config_json import class_names_in, evaluated_split
@@ -73,7 +74,7 @@ def _check_logits(network: keras.Model, path: str) -> None:
     loaded = tf.saved_model.load(path)  # its variables live as long as this object
     found = loaded.signatures["serving_default"](images=tf.constant(images))["logits"].numpy()
     # On CPUs they agree to the last bit; GPUs may choose other convolution algorithms, in half precision with 8 bits.
-    is_half = any(layer.compute_dtype in ("float16", "bfloat16") for layer in network.layers)
+    is_half = any(layer.compute_dtype in HALF for layer in network.layers)
     tolerance = (3e-2 if is_half else 1e-3) * np.abs(expected[np.isfinite(expected)]).max(initial=0)
     if not np.allclose(found, expected, rtol=0, atol=tolerance, equal_nan=True):
         difference = np.abs(found - expected).max()
