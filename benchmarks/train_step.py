@@ -109,7 +109,7 @@ def main(benchmark: StepBenchmark) -> None:
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # else TensorFlow leaves PyTorch no memory
     import keras
 
-    from identity_matters.model import training_flops
+    from identity_matters.convolutions import training_flops
 
     run = RUNS[benchmark.run]
     batch_size, per_call = benchmark.batch_size or run.batch_size, benchmark.steps_per_execution

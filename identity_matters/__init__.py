@@ -1,14 +1,10 @@
 """The all-convolutional residual network of Hardt & Ma, *Identity Matters in Deep Learning*, §4."""
 
 import os
-import sys
 
-from identity_matters.silence_tensorflow import SilentTensorFlow
-
-# TensorFlow turns its oneDNN kernels on by itself only on CPUs with AVX-512; on others our convolutions take 1.9 times
-# as long without them (benchmarks/train_step.py). It reads this once, when it is imported.
+# TensorFlow reads both once, when it is imported.
+# By itself it turns its oneDNN kernels on only on CPUs with AVX-512; without them our convolutions take 1.9 times as
+# long on other CPUs (benchmarks/train_step.py).
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
-# What its C++ code has to say to those who build it.
+# Its C++ code logs what only its developers need.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-if "tensorflow" not in sys.modules:
-    sys.meta_path.insert(0, SilentTensorFlow())

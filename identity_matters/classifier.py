@@ -1,13 +1,16 @@
 """Trained networks in any format, as functions from raw images to logits.
 
 A SavedModel takes raw images and needs TensorFlow; the others run under every Keras backend, on images that are
-standardised here. Files may come from others: see identity_matters.safe_loading.
+standardised here. Files may come from others: see identity_matters.untrusted.
 """
 
 import contextlib
 import dataclasses
 import functools
+import json
+import math
 import os
+import zipfile
 from collections.abc import Callable
 from typing import Any
 
@@ -19,8 +22,8 @@ from identity_matters.fields import require
 from identity_matters.model import standardize, takes_raw_images
 from identity_matters.runs.config_json import class_names_in, read_config_json
 from identity_matters.runs.files import read_json
-from identity_matters.safe_loading import CLASS_NAMES_FILE, check_saved_model, largest_output, load_network, metadata_of
-from identity_matters.saved_model_signature import is_signed
+from identity_matters.saved_model_signature import CLASS_NAMES_FILE, is_signed
+from identity_matters.untrusted import load_network
 
 _MAX_OUTPUTS = 2**28  # numbers that a layer makes of the images of a batch: 1 GB
 
@@ -63,7 +66,8 @@ def load_classifier(model: str | os.PathLike | keras.Model, trust_saved_model: b
     path = _in_run(os.fspath(model))
     if path.endswith(".keras"):
         return _network_classifier(load_network(path), path)
-    check_saved_model(path)
+    if not os.path.exists(os.path.join(path, "saved_model.pb")):
+        raise UserError(f"{path} is not a SavedModel of this project: there is no saved_model.pb")
     if not trust_saved_model and not is_signed(path):
         raise UserError(
             f"{path} is not as you exported it on this machine, and loading a SavedModel can run code: if you trust "
@@ -105,7 +109,7 @@ def _network_classifier(network: keras.Model, path: str = "") -> Classifier:
     def logits(images: np.ndarray) -> np.ndarray:
         return keras.ops.convert_to_numpy(call(keras.ops.convert_to_tensor(images)))
 
-    max_batch = max(1, _MAX_OUTPUTS // largest_output(network)) if path else Classifier.max_batch
+    max_batch = max(1, _MAX_OUTPUTS // _largest_output(network)) if path else Classifier.max_batch
     names = _class_names(path) if path else ()
     return Classifier(logits, tuple(network.input_shape[1:]), network.output_shape[-1], path, max_batch, names)
 
@@ -117,10 +121,16 @@ def _class_names(path: str) -> tuple[str, ...]:
         if names := class_names_in(read_config_json(folder) or {}):
             return names
     if path.endswith(".keras"):
-        return class_names_in(metadata_of(path))
+        with zipfile.ZipFile(path) as archive:
+            return class_names_in(json.loads(archive.read("metadata.json")))
     with contextlib.suppress(OSError, ValueError):
         return class_names_in({"class_names": read_json(os.path.join(path, CLASS_NAMES_FILE))})
     return ()
+
+
+def _largest_output(network: keras.Model) -> int:
+    """Returns how many numbers a network's largest layer makes of one image; each of its layers has one output."""
+    return max(math.prod(layer.output.shape[1:]) for layer in network.layers)
 
 
 def _shapes(value: Any) -> str:

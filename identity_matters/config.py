@@ -116,8 +116,8 @@ class DataConfig:
 
     dataset: str = "cifar10"
     data_dir: str = option("", path=True, compared=False)
-    npz: str = option("", path=True, source="npz:NpzSource")
-    images: str = option("", path=True, source="folder:FolderSource")
+    npz: str = option("", path=True)
+    images: str = option("", path=True)
     test_share: float = option(0.0, at_least=0, at_most=1)
     train_split: str = ""
     test_split: str = ""

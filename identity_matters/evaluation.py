@@ -13,15 +13,11 @@ from tqdm import tqdm
 
 from identity_matters.classifier import Classifier, load_classifier
 from identity_matters.config import DataConfig, TrainConfig
-from identity_matters.data.arrays import (
-    as_examples,
-    as_integers,
-    batches_of,
-    is_batched,
-    require_stored,
-)
-from identity_matters.data.folder import TEST
-from identity_matters.data.source import Source, open_source, require_unchanged, say_named_by
+from identity_matters.data.arrays import as_examples, as_labels, check_dataset_is_reloadable
+from identity_matters.data.base import Source
+from identity_matters.data.folder import TEST, split_folder
+from identity_matters.data.given import is_batched, read_batches
+from identity_matters.data.source import check_data_is_unchanged, note_data_location, open_source
 from identity_matters.errors import UserError, note
 from identity_matters.export import export
 from identity_matters.fields import converted, require
@@ -134,7 +130,7 @@ def _labelled_batches(
         return len(labels), ((images[part], labels[part]) for part in parts)
     if dataset is not None and not isinstance(dataset, str):
         require(is_batched(dataset), _NO_DATASET)
-        batches = batches_of("the dataset", dataset, is_whole)
+        batches = read_batches("the dataset", dataset, is_whole)
         first = next(batches, None)
         if first is None:
             raise UserError("there are no examples to evaluate on")
@@ -158,7 +154,7 @@ def open_test_data(model: Classifier, named: dict[str, Any]) -> Source:
     is_of_run = not named.keys() & {"dataset", "npz", "images"}
     known, contents = _data_of_run(model.path, is_needed=is_of_run)
     if is_of_run:
-        say_named_by(os.path.join(_folder(model.path), "config.json"), known, named.get("data_dir", ""))
+        note_data_location(os.path.join(_folder(model.path), "config.json"), known, named.get("data_dir", ""))
         own = vars(known) | {"num_classes": 0, "validation_examples": 0}
     config = DataConfig(**own | named)
     trained = known.train_split or "train"
@@ -174,7 +170,7 @@ def open_test_data(model: Classifier, named: dict[str, Any]) -> Source:
             size, new_size = ("x".join(map(str, sides)) for sides in (source.stored_size, source.image_shape[:2]))
             note(f"{source.name}: images of {size} pixels are resized to {new_size}")
     if is_of_run:
-        require_unchanged(open_source(known) if known.images else source, known, contents, model.path)
+        check_data_is_unchanged(open_source(known) if known.images else source, known, contents, model.path)
     return source
 
 
@@ -202,7 +198,7 @@ def _data_of_run(path: str, is_needed: bool) -> tuple[DataConfig, dict]:
         place = os.path.join(_folder(path), "config.json")
         raise UserError(f"{place} does not say what data the model was trained on: {error}; name a dataset") from error
     if is_needed:
-        require_stored(config.dataset)
+        check_dataset_is_reloadable(config.dataset)
     return config, contents
 
 
@@ -211,7 +207,7 @@ def _with_share(config: DataConfig, known: DataConfig) -> DataConfig:
 
     If it names none, that is all of a folder, but of the run's own, known, the share that the run was not trained on.
     """
-    has_split = os.path.isdir(os.path.join(config.images, config.test_split or TEST))
+    has_split = bool(split_folder(config.images, config.test_split, TEST))
     share, of_run = config.test_share, known.test_share
     if of_run and not has_split and not share:
         is_own = os.path.realpath(config.images) == os.path.realpath(known.images)
@@ -227,7 +223,7 @@ def _first_examples(batches: Iterable, max_examples: int) -> Iterator[tuple[np.n
     num_left = max_examples
     for images, labels in batches:
         if labels.ndim == 2:  # one-hot
-            labels, _ = as_integers("labels", labels, say=lambda line: None)
+            labels, _ = as_labels("labels", labels)
         if max_examples:
             images, labels = images[:num_left], labels[:num_left]
         yield images.astype(np.float32, copy=False), labels

@@ -22,8 +22,7 @@ from identity_matters.runs.config_json import class_names_in, evaluated_split
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.figures import convergence_figure, save_figures
 from identity_matters.runs.files import replacing, write_text
-from identity_matters.safe_loading import CLASS_NAMES_FILE
-from identity_matters.saved_model_signature import sign
+from identity_matters.saved_model_signature import CLASS_NAMES_FILE, sign
 
 
 def export(network: keras.Model, path: str, class_names: Sequence[str] = ()) -> None:

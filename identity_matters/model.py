@@ -11,52 +11,34 @@
     σ = 1/(k²c)                           residual_stddev(k, c)
 
 There is no batch normalisation, bias, dropout, max pooling or final ReLU. Only keras and
-keras.ops are used, so every Keras backend builds the same network. Only the initialisers
-fixup and rezero add biases and multipliers, of one number each.
+keras.ops are used, so every Keras backend builds the same network.
 """
 
 import os
-import zlib
+from collections.abc import Callable
 from typing import Any
 
 import keras
-import numpy as np
 from keras import initializers, layers, ops
 
+from identity_matters.comparators import batch_norm, variant_block
 from identity_matters.config import ModelConfig
+from identity_matters.convolutions import (
+    convolution,
+    dtype_policy,
+    kernel_initializer,
+    layer_seed,
+    residual_stddev,
+    shortcut,
+)
 from identity_matters.errors import UserError
 from identity_matters.fields import require
-from identity_matters.jax_on_cpu import require_sound_bfloat16, turn_fusions_off
 from identity_matters.presets import MODEL_PRESETS as PRESETS
-from identity_matters.scalars import ScalarBias, ScalarMultiplier
 
-turn_fusions_off()  # XLA reads its flags once, when JAX is first used
-
-# Of He et al.'s code. Keras's epsilon, 1e-3, is of the size of the variances that the small initialiser begins with.
-BATCH_NORM = {"momentum": 0.9, "epsilon": 1e-5, "dtype": "float32"}
-MULTIPLIERS = {"fixup": 1.0, "rezero": 0.0}  # what a branch is multiplied by at the start, by residual_initializer
 ON_RAW_IMAGES = "_on_raw_images"  # how the names of networks end that standardise their images
 SMALLEST_IMAGE = 9  # of a comparator, a side, pixels: All-CNN-C's convolution without padding still has 3×3 to see
 
 __all__ = ["ModelConfig", "PRESETS", "all_conv_resnet", "residual_block", "residual_stddev", "standardize"]
-
-
-def residual_stddev(kernel_size: int, filters: int) -> float:
-    """Returns 1/(k²c), the initial standard deviation of a residual convolution (Hardt & Ma §4.1).
-
-    >>> round(residual_stddev(kernel_size=3, filters=64), 6)
-    0.001736
-
-    Args:
-      kernel_size: k, the side of the square kernel, pixels.
-      filters: c, the number of output channels.
-    """
-    return 1 / (kernel_size**2 * filters)
-
-
-def standard_stddev(kernel_size: int, filters: int) -> float:
-    """Returns 1/(k√c), the initial standard deviation of a standard convolution (Hardt & Ma §4.1)."""
-    return 1 / (kernel_size * filters**0.5)
 
 
 def all_conv_resnet(config: ModelConfig, seed: int = 0) -> keras.Model:
@@ -65,6 +47,7 @@ def all_conv_resnet(config: ModelConfig, seed: int = 0) -> keras.Model:
     With the default config it has 55 convolutions with 13,538,736 weights, all of them trained, and a random
     projection of 2,560, not trained:
 
+    >>> import numpy as np
     >>> network = all_conv_resnet(ModelConfig())
     >>> sum(int(np.prod(kernel.shape)) for kernel in network.trainable_variables)
     13538736
@@ -84,14 +67,18 @@ def all_conv_resnet(config: ModelConfig, seed: int = 0) -> keras.Model:
     """
     require_usual_keras()
     check_image_shape(config)
+    block = block_of(config)
     images = keras.Input(config.image_shape, name="images")
-    x = _convolution(images, config, config.stem_width, "stem_conv", seed, config.stem_stride, config.stem_kernel_size)
+    kernel = kernel_initializer(config, config.stem_kernel_size, config.stem_width, "stem_conv", seed)
+    x = convolution(images, config, config.stem_width, "stem_conv", kernel, config.stem_stride, config.stem_kernel_size)
+    if config.use_batch_norm:
+        x = batch_norm(x, "stem_bn")
     if config.stem_pool > 1:
         x = layers.AveragePooling2D(config.stem_pool, dtype="float32", name="stem_pool")(x)
     for stage, (width, blocks) in enumerate(zip(config.widths, config.blocks_per_stage), start=1):
-        for block in range(1, blocks + 1):
-            stride = 2 if stage > 1 and block == 1 else 1
-            x = residual_block(x, config, width, stride, f"stage{stage}_block{block}", seed)
+        for number in range(1, blocks + 1):
+            stride = 2 if stage > 1 and number == 1 else 1
+            x = block(x, config, width, stride, f"stage{stage}_block{number}", seed)
     x = layers.GlobalAveragePooling2D(dtype="float32", name="average_pool")(x)
     logits = layers.Dense(
         config.num_classes,
@@ -109,18 +96,6 @@ def residual_block(
 ) -> keras.KerasTensor:
     """Returns x + C₂(ReLU(C₁x)), where C₁ has the stride (Hardt & Ma §4.1).
 
-    Of a config's variants `shortcut=False` gives ReLU(C₂(ReLU(C₁x))), `convs_per_block` = 1 or 3 gives x + C₁x or x +
-    C₃(ReLU(C₂(ReLU(C₁x)))), and so on, and `use_batch_norm` normalises after each convolution.
-
-    Two values of `residual_initializer` are rules of later papers and add trained numbers, one a layer:
-      rezero: x + αC₂(ReLU(C₁x)), α = 0 at the start, the convolutions standard (ReZero, Bachlechner et al. 2020,
-        arXiv 2003.04887). SkipInit (De & Smith 2020, arXiv 2002.10444) has the same α; its dropout is not taken.
-      fixup: x + sC₂(ReLU(C₁(x + a) + b) + c) (Zhang, Dauphin & Ma 2019, arXiv 1901.09321). Of its three rules are
-        taken: the last convolution of the branch is 0, and so is the projection where it is trained; the other
-        convolutions of the branch are standard, times L^(−1/(2m − 2)) for L blocks of m convolutions; s = 1, and
-        biases of 0 before each convolution and ReLU of the branch. Not in that paper: "standard" is this network's
-        σ = 1/(k√c), there is no bias outside of the blocks, and the scalars take the learning rate of all.
-
     Args:
       x: KerasTensor [n, h, w, c].
       stride: 1, or 2 to halve the resolution.
@@ -129,85 +104,20 @@ def residual_block(
     Returns:
       KerasTensor [n, h/stride, w/stride, width].
     """
-    y = _convolution(_biased(x, config, f"{name}_conv1"), config, width, f"{name}_conv1", seed, stride)
-    for i in range(2, config.convs_per_block + 1):
-        y = _relu(_biased(y, config, f"{name}_relu{i - 1}"), config, name, i - 1)
-        y = _convolution(_biased(y, config, f"{name}_conv{i}"), config, width, f"{name}_conv{i}", seed)
-    if config.residual_initializer in MULTIPLIERS:
-        initial = MULTIPLIERS[config.residual_initializer]
-        y = ScalarMultiplier(initial, dtype="float32", name=f"{name}_multiplier")(y)
-    if not config.shortcut:
-        return _relu(y, config, name, config.convs_per_block)
+    first = kernel_initializer(config, 3, width, f"{name}_conv1", seed)
+    second = kernel_initializer(config, 3, width, f"{name}_conv2", seed)
+    y = convolution(x, config, width, f"{name}_conv1", first, stride)
+    y = layers.ReLU(dtype=dtype_policy(config), name=f"{name}_relu")(y)
+    y = convolution(y, config, width, f"{name}_conv2", second)
     # float32 in mixed precision too: a bfloat16 has 8 bits, and the small initialiser's branches are below the last of
     # a sum's, so that the stream would lose them (36 % of their part of the logits at Table 1's start).
-    return layers.Add(dtype="float32", name=f"{name}_add")([_shortcut(x, width, stride, name), y])
+    return layers.Add(dtype="float32", name=f"{name}_add")([shortcut(x, width, stride, name), y])
 
 
-def _relu(x: keras.KerasTensor, config: ModelConfig, block: str, convolution: int) -> keras.KerasTensor:
-    """Returns ReLU(x), named after the convolution that it follows: _relu, _relu2, _relu3, …"""
-    return layers.ReLU(dtype=dtype_policy(config), name=f"{block}_relu{'' if convolution == 1 else convolution}")(x)
-
-
-def _biased(x: keras.KerasTensor, config: ModelConfig, name: str) -> keras.KerasTensor:
-    """Returns x plus Fixup's trained number before a convolution or a ReLU, where the config asks for it, else x."""
-    return ScalarBias(0.0, dtype="float32", name=f"{name}_bias")(x) if config.residual_initializer == "fixup" else x
-
-
-def _shortcut(x: keras.KerasTensor, width: int, stride: int, name: str) -> keras.KerasTensor:
-    """Returns x itself; where the shape changes, x average-pooled and padded with zero channels.
-
-    Not in the paper, which says "as is standard": pooling over stride × stride pixels, and
-    half of the zero channels before, half after, as the original TensorFlow ResNet did.
-    """
-    if stride > 1:
-        x = layers.AveragePooling2D(stride, dtype="float32", name=f"{name}_pool")(x)
-    new_channels = width - x.shape[-1]
-    if new_channels:
-        before = new_channels // 2
-        x = ops.pad(x, ((0, 0), (0, 0), (0, 0), (before, new_channels - before)))
-    return x
-
-
-def _convolution(
-    x: keras.KerasTensor, config: ModelConfig, filters: int, name: str, seed: int, stride: int = 1, kernel_size: int = 3
-) -> keras.KerasTensor:
-    """Returns x convolved without bias, padded to keep the resolution; normalised if the config says so."""
-    options = {"padding": "same", "use_bias": False, "dtype": dtype_policy(config), "name": name}
-    options["kernel_initializer"] = _kernel_initializer(config, kernel_size, filters, name, seed)
-    options["kernel_regularizer"] = kernel_regularizer(config)
-    x = layers.Conv2D(filters, kernel_size, strides=stride, **options)(x)
-    if config.use_batch_norm:
-        x = layers.BatchNormalization(**BATCH_NORM, name=name.replace("conv", "bn"))(x)
-    return x
-
-
-def _kernel_initializer(
-    config: ModelConfig, kernel_size: int, filters: int, name: str, seed: int
-) -> initializers.Initializer:
-    """Returns the residual initialiser of the config, or the standard one for the stem; both are Gaussian."""
-    initializer = "standard" if name == "stem_conv" else config.residual_initializer
-    if initializer in ("zero", "fixup") and name.endswith(f"conv{config.convs_per_block}"):
-        # C₁ = C₂ = 0 would be a critical point of the loss, which training would never leave.
-        return initializers.Zeros()
-    stddev = (residual_stddev if initializer == "small" else standard_stddev)(kernel_size, filters)
-    if initializer == "fixup":
-        stddev *= fixup_scale(sum(config.blocks_per_stage), config.convs_per_block)
-    return initializers.RandomNormal(stddev=stddev, seed=layer_seed(seed, name))
-
-
-def fixup_scale(num_blocks: int, convs_per_block: int) -> float:
-    """Returns L^(−1/(2m − 2)), Fixup's factor on the initial kernels of a branch but the last (Zhang et al. 2019, §3).
-
-    With it a step of gradient descent changes the logits by an amount that does not grow with the number of blocks.
-
-    >>> fixup_scale(num_blocks=27, convs_per_block=2) == 27**-0.5
-    True
-
-    Args:
-      num_blocks: L, of the whole network.
-      convs_per_block: m, at least 2: the one convolution of a block of one starts at 0.
-    """
-    return num_blocks ** (-1 / (2 * convs_per_block - 2))
+def block_of(config: ModelConfig) -> Callable[..., keras.KerasTensor]:
+    """Returns the function that builds a config's blocks: `residual_block`, or `comparators.variant_block`."""
+    is_table_1 = config.shortcut and config.convs_per_block == 2 and not config.use_batch_norm
+    return residual_block if is_table_1 and config.residual_initializer in ("small", "standard") else variant_block
 
 
 def _projection_initializer(config: ModelConfig, seed: int) -> initializers.Initializer:
@@ -216,41 +126,6 @@ def _projection_initializer(config: ModelConfig, seed: int) -> initializers.Init
         return initializers.Zeros()
     scale = config.projection_scale**2
     return initializers.VarianceScaling(scale, "fan_in", "uniform", seed=layer_seed(seed, "projection"))
-
-
-def layer_seed(seed: int, name: str) -> int:
-    """Returns the seed of a layer's initial values, a function of the network's seed and of the layer's name."""
-    return int(np.random.SeedSequence([seed, zlib.crc32(name.encode())]).generate_state(1)[0] >> 1)
-
-
-def kernel_regularizer(config: ModelConfig) -> keras.regularizers.Regularizer | None:
-    """Returns weight decay as in the paper's code, (λ/2)‖w‖²; Keras's L2 is λ‖w‖²."""
-    return keras.regularizers.L2(config.weight_decay / 2) if config.weight_decay else None
-
-
-def dtype_policy(config: ModelConfig) -> str:
-    """Returns the dtype policy of convolutions and of the ReLUs between them; all else is float32."""
-    if not config.mixed_precision:
-        return "float32"
-    require_sound_bfloat16()
-    return "mixed_bfloat16"
-
-
-def training_flops(network: keras.Model) -> float:
-    """Returns the floating-point operations per image that the convolutions of one update need.
-
-    A k×k convolution from a to b channels on h×w output pixels is 2·k²·a·b·h·w operations, those with padding zeros
-    included as is usual. The gradients for its kernel and for its input are one such product each; the first
-    convolution needs no gradient for the images. Table 1's network needs 1.515e12 a batch of 128.
-    """
-    convolutions = [layer for layer in network.layers if isinstance(layer, layers.Conv2D)]
-    forward = [forward_flops(layer) for layer in convolutions]
-    return 3 * sum(forward) - forward[0]
-
-
-def forward_flops(convolution: layers.Conv2D) -> float:
-    """Returns the floating-point operations per image of one convolution, counted as in `training_flops`."""
-    return float(2.0 * np.prod((*convolution.kernel.shape, *convolution.output.shape[1:3])))
 
 
 def standardize(images: Any) -> Any:

@@ -20,9 +20,9 @@ import threadpoolctl
 from keras import layers, ops
 
 from identity_matters.convolution_norm import conv_norm
+from identity_matters.convolutions import forward_flops
 from identity_matters.errors import note
 from identity_matters.fields import require
-from identity_matters.model import forward_flops
 from identity_matters.optimization import is_among_highest
 from identity_matters.runs.tables import read_rows, write_metrics
 

@@ -15,6 +15,8 @@ from identity_matters.errors import UserError, note
 from identity_matters.fields import require
 from identity_matters.runs.files import open_file
 
+# Text files of a SavedModel: the signature, and the names of the classes as a JSON list.
+CLASS_NAMES_FILE = os.path.join("assets.extra", "class_names.json")
 SIGNATURE_FILE = os.path.join("assets.extra", "signature.txt")  # TensorFlow leaves this folder to whoever exports
 
 

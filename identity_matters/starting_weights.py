@@ -9,7 +9,7 @@ from keras import ops
 
 from identity_matters.fields import require, split_names
 from identity_matters.pretrained import load
-from identity_matters.safe_loading import load_network
+from identity_matters.untrusted import load_network
 
 DIGEST = "init_digest"  # in config.json: a run that begins once more must begin with the same weights
 

@@ -20,11 +20,12 @@ import keras
 import numpy as np
 
 from identity_matters import given_optimizer, networks
-from identity_matters.batch_norm import fuse
 from identity_matters.config import DataConfig, TrainConfig
+from identity_matters.convolutions import training_flops
+from identity_matters.data.base import Source
 from identity_matters.data.batches import Batches, open_batches
-from identity_matters.data.folder import require_apart
-from identity_matters.data.source import Source, config_of_given, open_source
+from identity_matters.data.folder import check_run_dir_outside_images
+from identity_matters.data.source import config_of_given, open_source
 from identity_matters.distributed import rendezvous
 from identity_matters.distributed.shared_run import open_run, recording_failure
 from identity_matters.distributed.workers import Workers
@@ -42,7 +43,7 @@ from identity_matters.errors import (
 )
 from identity_matters.export import write_results
 from identity_matters.fields import with_fields
-from identity_matters.model import check_image_shape, require_usual_keras, training_flops
+from identity_matters.model import check_image_shape, require_usual_keras
 from identity_matters.optimization import learning_rate, learning_rate_schedule
 from identity_matters.presets import TRAIN_PRESETS as PRESETS
 from identity_matters.runs import checkpoint
@@ -116,7 +117,7 @@ def train(
     config = dataclasses.replace(config, **{name: text for name, text in given.items() if text})
     callbacks = checked_callbacks(callbacks, given_optimizer.has_fixed_rate(config.keras_optimizer))
     rows = workers.check(config, callbacks)
-    require_apart(config.data, os.fsdecode(run_dir))
+    check_run_dir_outside_images(config.data, os.fsdecode(run_dir))
     with workers.in_turn(config.data.download), workers.active():
         source = open_source(config.data, data)
         config = fitted_to(source, config, is_given=data is not None)
@@ -177,7 +178,7 @@ def build(
 ) -> tuple[keras.Model, keras.Model]:
     """Returns the network, and the compiled model that fit trains: from a batch's first array to the logits."""
     with workers.scope():
-        network = fuse(networks.build(config.model, config.seed))
+        network = networks.build(config.model, config.seed)
     freeze(network, config.freeze)
     return network, workers.model_to_fit(network, batches, config, stop or StopRequest())
 

@@ -20,7 +20,7 @@ import subprocess
 import sys
 
 from identity_matters.config import ignored_fields
-from identity_matters.data.folder import require_apart
+from identity_matters.data.folder import check_run_dir_outside_images
 from identity_matters.errors import UserError, truncated_repr
 from identity_matters.fields import require
 from identity_matters.presets import TRAIN_PRESETS
@@ -41,7 +41,7 @@ def main(config: ClusterConfig, run_dir: str) -> int:
     require(not optimizer, f"workers cannot be given a Keras optimiser, got {truncated_repr(optimizer)}; leave it out")
     flags = config_flags.flags_of(config.train, TRAIN_PRESETS)
     if not config.is_remote:
-        require_apart(config.train.data, run_dir)
+        check_run_dir_outside_images(config.train.data, run_dir)
         read_own(run_dir)  # before the log exists: it rejects a folder with other files
         command = [sys.executable, "-m", "launch.train", f"--run_dir={run_dir}", *flags]
         os.makedirs(run_dir, exist_ok=True)

@@ -14,7 +14,8 @@ import os
 import numpy as np
 
 from identity_matters.config import DataConfig
-from identity_matters.data.source import SPLITS, fits_in_memory, open_source, read_all
+from identity_matters.data.base import SPLITS, fits_in_memory, read_all
+from identity_matters.data.source import open_source
 from identity_matters.errors import UserError
 from identity_matters.fields import Checked, option, require
 from identity_matters.runs.files import replacing

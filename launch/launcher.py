@@ -10,13 +10,12 @@ Nothing here imports TensorFlow, so `--help` and a mistyped flag answer at once.
 import functools
 import inspect
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable
 from typing import Any
 
-from absl import flags
+from absl import flags, logging
 
 from identity_matters.errors import (
     EXIT_CONTINUE,
@@ -57,34 +56,27 @@ def run(
       without_effect: Takes a config; returns the fields that nothing reads, and why. A line names those of them that a
         flag has set.
     """
-    terminal.open_outputs()
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # sent by a terminal that closes; children inherit it
-    with signals.handling_sigterm():
-        values = config_flags.define(presets, run_dir_parameter(main) is not None)
-        try:
-            with signals.raising_keyboard_interrupt():
-                signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # see launch/__init__.py
-                with explaining(refused_value):  # absl's ValueErrors, as of --noNAME=false
-                    rest = config_flags.parse(values, sys.argv)
-                if values["help"].value and not manual:
-                    raise UserError("--help prints docstrings, which PYTHONOPTIMIZE=2 (-OO) removes")
-                if values["help"].value:
-                    entries = config_flags.flag_entries(presets, values, describe_run_dir(main, run_dir_text))
-                    code = print(config_flags.wrapped_entries(manual, entries))
-                elif rest and not takes_files(main):
-                    raise UserError(f"unexpected argument {rest[0]!r}; flags are written --name=value")
-                else:
-                    short = lack_of_memory("there is not enough memory, or ulimit allows too little")
-                    with explaining(short, terminal.unusable_backend):
-                        code = _call(main, presets, values, without_effect, rest)
-        except KeyboardInterrupt:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second notice would add nothing
-            resumes = "run_dir" in values and values["run_dir"].value
-            print(f"\ninterrupted{'; the same command continues' if resumes else ''}", file=sys.stderr)
-            code = 130
-        except Exception as error:
-            code = _report(error)
-        signals.leave(code or 0)
+    logging.set_verbosity(logging.ERROR)  # TFDS's warnings would stand before the one line of an error
+    values = config_flags.define(presets, run_dir_parameter(main) is not None)
+    try:
+        with explaining(refused_value):  # absl's ValueErrors, as of --noNAME=false
+            rest = config_flags.parse(values, sys.argv)
+        if values["help"].value:
+            entries = config_flags.flag_entries(presets, values, describe_run_dir(main, run_dir_text))
+            code = print(config_flags.wrapped_entries(manual, entries))
+        elif rest and not takes_files(main):
+            raise UserError(f"unexpected argument {rest[0]!r}; flags are written --name=value")
+        else:
+            short = lack_of_memory("there is not enough memory, or ulimit allows too little")
+            with explaining(short, terminal.unusable_backend):
+                code = _call(main, presets, values, without_effect, rest)
+    except KeyboardInterrupt:
+        resumes = "run_dir" in values and values["run_dir"].value
+        print(f"\ninterrupted{'; the same command continues' if resumes else ''}", file=sys.stderr)
+        code = 130
+    except Exception as error:
+        code = _report(error)
+    signals.leave(code or 0)
 
 
 def command(main: Callable, presets: dict[str, Any], manual: str, **options: Any) -> functools.partial[None]:

@@ -9,8 +9,9 @@ import numpy as np
 
 from identity_matters.config import DataConfig, TrainConfig
 from identity_matters.data.arrays import examples_summary
-from identity_matters.data.folder import require_apart
-from identity_matters.data.source import Split, open_source, require_unchanged, say_named_by
+from identity_matters.data.base import Split
+from identity_matters.data.folder import check_run_dir_outside_images
+from identity_matters.data.source import check_data_is_unchanged, note_data_location, open_source
 from identity_matters.errors import UserError, note
 from identity_matters.fields import Checked, check_fields, option, require
 from identity_matters.runs.config_json import config_of, read_config_json
@@ -106,11 +107,11 @@ def read_config(chosen: SavedRun, run_dir: str = "") -> TrainConfig:
         raise UserError(f"saved_run {saved_run} is damaged, or was written by another version: {error}") from error
     data = dataclasses.replace(config.data, data_dir=data_dir or config.data.data_dir, npz=npz or config.data.npz)
     if run_dir:
-        require_apart(data, run_dir)
+        check_run_dir_outside_images(data, run_dir)
     if record.get("data_digest"):
-        require_unchanged(open_source(data), data, record, f"saved_run {saved_run}")
+        check_data_is_unchanged(open_source(data), data, record, f"saved_run {saved_run}")
     if not npz:
-        say_named_by(os.path.join(saved_run, "config.json"), config.data, data_dir)
+        note_data_location(os.path.join(saved_run, "config.json"), config.data, data_dir)
     return dataclasses.replace(config, data=data)
 
 
@@ -171,7 +172,7 @@ def _exported(config: TrainConfig, path: str) -> "keras.Model":
     """Returns the network in a run's model.keras as trained, on standardised images."""
     from identity_matters import networks
     from identity_matters.model import takes_raw_images
-    from identity_matters.safe_loading import load_network
+    from identity_matters.untrusted import load_network
 
     exported = load_network(path)
     if not takes_raw_images(exported):

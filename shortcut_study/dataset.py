@@ -5,7 +5,8 @@ from typing import NamedTuple
 import numpy as np
 
 from identity_matters.config import DataConfig
-from identity_matters.data.source import fits_in_memory, open_source, read_all
+from identity_matters.data.base import fits_in_memory, read_all
+from identity_matters.data.source import open_source
 from identity_matters.errors import UserError, VaryingSizes
 from identity_matters.fields import require
 from shortcut_study.config import StudyConfig

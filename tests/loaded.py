@@ -3,7 +3,8 @@
 import types
 
 from identity_matters.config import DataConfig
-from identity_matters.data.source import SPLITS, open_source, read_all
+from identity_matters.data.base import SPLITS, read_all
+from identity_matters.data.source import open_source
 
 
 def load(config: DataConfig, given=None) -> types.SimpleNamespace:

@@ -5,7 +5,7 @@ import numpy as np
 from keras import layers
 
 from identity_matters.config import ModelConfig
-from identity_matters.model import residual_block
+from identity_matters.model import block_of
 
 # Not square; 3 and 5 new channels at the strides; standard kernels, so that the blocks matter.
 SMALL = ModelConfig(
@@ -100,4 +100,4 @@ FLOAT32 = 1e-5
 def single_block(width_in, width, stride, c=SMALL) -> keras.Model:
     """A residual block as a model of its own, on 8×6 pixels."""
     x = keras.Input((8, 6, width_in))
-    return keras.Model(x, residual_block(x, c, width, stride, "block"))
+    return keras.Model(x, block_of(c)(x, c, width, stride, "block"))

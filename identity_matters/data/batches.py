@@ -17,8 +17,8 @@ import numpy as np
 from keras import ops
 
 from identity_matters.config import TrainConfig
+from identity_matters.data.base import SPLITS, Source, fits_in_memory, read_all
 from identity_matters.data.plans import plan_batch
-from identity_matters.data.source import SPLITS, Source, fits_in_memory, read_all
 from identity_matters.errors import UserError
 from identity_matters.model import standardize
 

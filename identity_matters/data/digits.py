@@ -7,7 +7,7 @@ import numpy as np
 
 from identity_matters.config import DataConfig
 from identity_matters.data.arrays import ArraySource
-from identity_matters.data.source import MNIST_SAMPLE
+from identity_matters.data.base import MNIST_SAMPLE
 from identity_matters.errors import note
 
 
@@ -18,7 +18,8 @@ class Digits(ArraySource):
         if config.data_dir:
             note(f"data_dir {config.data_dir} is not used: the dataset {MNIST_SAMPLE} comes with the package")
         digits = mnist_sample()
-        images, labels = {"train": digits[0], "test": digits[2]}, {"train": digits[1], "test": digits[3]}
+        images = {"train": digits.train_images, "test": digits.test_images}
+        labels = {"train": digits.train_labels, "test": digits.test_labels}
         super().__init__(MNIST_SAMPLE, images, labels, num_classes=10, image_size=config.image_size)
 
 

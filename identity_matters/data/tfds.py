@@ -1,29 +1,34 @@
-"""TFDS sets: found or downloaded, and read record by record, in any order.
+"""TFDS sets, found or downloaded by name.
 
-A TFRecord file is a sequence of records, each with its length in front, so one pass over the lengths gives the place of
-every example. It also gives the checksum of each record, and so a digest of the whole set, without reading the images.
+A set that fits in memory is read whole, as tfds.load reads it. A larger one is read record by record, in any order, so
+that a batch stays a pure function of (seed, step): a TFRecord file is a sequence of records, each with its length in
+front, and one pass over the lengths gives the position of every example. It also gives the checksum of each record, and so
+a digest of the whole set, without reading the images. Records that are read by position are not compared with their
+checksums.
 """
 
 import concurrent.futures
 import contextlib
+import difflib
 import functools
 import hashlib
+import math
 import os
 import re
+import shlex
 from collections.abc import Iterator
 
-import google_crc32c
 import keras
 import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from identity_matters.config import MAX_CLASSES, DataConfig
-from identity_matters.data.source import MAX_BYTES_IN_MEMORY, SPLITS, Source, Split
-from identity_matters.data.tfds_builder import image_and_label, prepared_builder
-from identity_matters.errors import UserError, VaryingSizes
-from identity_matters.fields import require
-from identity_matters.runs.files import open_file
+from identity_matters.config import DataConfig
+from identity_matters.data.arrays import check_dataset_is_reloadable
+from identity_matters.data.base import MAX_BYTES_IN_MEMORY, MNIST_SAMPLE, SPLITS, Source, Split
+from identity_matters.errors import UserError, VaryingSizes, first_line
+from identity_matters.runs.config_json import require_mounted
+from identity_matters.untrusted import check_features
 
 if keras.backend.backend() != "tensorflow":  # which only reads data then, and would take the memory of the GPUs
     with contextlib.suppress(RuntimeError):  # it is running already
@@ -33,18 +38,71 @@ if keras.backend.backend() != "tensorflow":  # which only reads data then, and w
 _EVAL_SPLITS = {"i_naturalist2021": "val"} | dict.fromkeys(
     ("imagenet2012", "i_naturalist2017", "i_naturalist2018", "visual_domain_decathlon"), "validation"
 )
-_MAX_SIDE = 2**14  # pixels, or channels
 # ImageNet's usual test protocol: the central 224 of 256 pixels of the shorter side.
 CROP_FRACTION = 224 / 256
 _FRAME = 12  # bytes in front of a record: its length, and a checksum of that; behind it is its own checksum, of 4
 _THREADS = 16  # that wait for the disk
 
 
+def prepared_builder(name: str, data_dir: str = "", download: bool = False) -> tfds.core.DatasetBuilder:
+    """Returns the builder of a data set whose files are there, or are downloaded on request; else raises UserError."""
+    check_dataset_is_reloadable(name)
+    try:
+        parsed, _ = tfds.core.naming.parse_builder_name_kwargs(name)
+        if parsed.namespace:
+            raise UserError("third-party data sets bring their own code")
+        if data_dir:
+            require_mounted(data_dir)
+            check_features(os.path.join(os.path.expanduser(data_dir), parsed.name))
+        builder = tfds.builder(name, data_dir=data_dir or None)
+    except tfds.core.DatasetNotFoundError:
+        near = difflib.get_close_matches(name, [*tfds.list_builders(with_community_datasets=False), MNIST_SAMPLE], n=3)
+        hint = f"did you mean {', '.join(near)}?" if near else f"{MNIST_SAMPLE} needs no files"
+        place = f" under {data_dir}" if data_dir else ""
+        raise UserError(f"there is no data set {name!r}{place}; {hint}") from None
+    except Exception as error:  # a wrong version, config or syntax of the name, damaged files: TFDS raises anything
+        raise UserError(f"TFDS cannot make {name!r}: {first_line(error)[:300]}") from error
+    if builder.is_prepared():
+        return builder
+    if not download:
+        place = f" --data_dir={shlex.quote(data_dir)}" if data_dir else ""
+        raise UserError(
+            f"{name} is not prepared under {data_dir or os.path.dirname(builder.data_dir)}; --data_dir "
+            f"(data_dir=…) names another place; --download of launch.train (download=True) has TFDS fetch it, or "
+            f"python -m launch.export_npz --dataset={name}{place} --download --npz={builder.name}.npz"
+        )
+    try:
+        builder.download_and_prepare()
+    except Exception as error:  # no network, no space, or files to be fetched by hand: TFDS raises anything
+        raise UserError(
+            f"TFDS cannot download {name}: {first_line(error)}; without a network, copy a prepared {name} to "
+            "--data_dir (data_dir=…)"
+        ) from error
+    return builder
+
+
+def image_and_label(builder: tfds.core.DatasetBuilder) -> tuple[str, str]:
+    """Returns the names of an example's image and label: the supervised keys, or the only image and class label.
+
+    Raises UserError if the set has other ones, or several.
+    """
+    features = builder.info.features
+    connectors = dict(features.items()) if isinstance(features, tfds.features.FeaturesDict) else {}
+    types = (tfds.features.Image, tfds.features.ClassLabel)
+    keys = builder.info.supervised_keys
+    candidates = [[key for key, feature in connectors.items() if isinstance(feature, kind)] for kind in types]
+    if not keys and [len(names) for names in candidates] == [1, 1]:
+        keys = tuple(names[0] for names in candidates)
+    if not keys or len(keys) != 2 or not all(key in names for key, names in zip(keys, candidates)):
+        raise UserError(f"{builder.name} is not an image-classification set: its features are {', '.join(connectors)}")
+    return keys
+
+
 class TfdsSource(Source):
     """A prepared TFDS image-classification set, by the name config.dataset.
 
     Attributes:
-      stored_shape: (height, width, channels) of the images as they are stored; None where a side varies.
+      stored_shape: (height, width, channels) of the images as they are stored; None for a side that varies.
 
     Raises:
       UserError: not an image-classification set, a split is missing, its files are damaged, or its images vary in size
@@ -52,39 +110,36 @@ class TfdsSource(Source):
     """
 
     def __init__(self, config: DataConfig) -> None:
-        builder = prepared_builder(config.dataset, config.data_dir, config.download)
-        self.name, self._builder, info = builder.name, builder, builder.info
-        self._opened: dict[str, _Records] = {}
-        default = _EVAL_SPLITS.get(builder.name, "test" if "test" in info.splits else "validation")
+        self._builder = prepared_builder(config.dataset, config.data_dir, config.download)
+        self.name = self._builder.name
+        info = self._builder.info
+        default = _EVAL_SPLITS.get(self.name, "test" if "test" in info.splits else "validation")
         self.split_names = (config.train_split or "train", config.test_split or default)
-        self._image_key, self._label_key = image_and_label(builder)
         for split in self.split_names:
             if split not in info.splits:
                 raise UserError(
                     f"{self.name} has no split {split!r}, only {', '.join(info.splits)}; --train_split and "
                     "--test_split (train_split=…, test_split=…) name two of them"
                 )
-        counts = [info.splits[split].num_examples for split in self.split_names]
-        numbers = f"{counts[0]} training and {counts[1]} test images"
-        require(all(counts), f"{self.name} has {numbers}; it cannot be trained or tested on")
+            if not info.splits[split].num_examples:
+                raise UserError(f"the split {split!r} of {self.name} is empty")
+        self._image_key, self._label_key = image_and_label(self._builder)
+        if info.features[self._image_key].np_dtype != np.uint8:
+            raise UserError(f"the images of {self.name} are not uint8, 0–255; only these are read")
         self.num_classes = info.features[self._label_key].num_classes
-        feature = info.features[self._image_key]
-        if feature.np_dtype != np.uint8:
-            raise UserError(f"the images of {self.name} are {np.dtype(feature.np_dtype)}; only 0–255, uint8, are read")
-        self.stored_shape = feature.shape
-        sides = [side for side in (feature.shape[2] or 0, *feature.shape) if side is not None]
-        is_possible = 1 <= min(sides) <= max(sides) <= _MAX_SIDE and 1 <= (self.num_classes or 0) <= MAX_CLASSES
-        require(is_possible, f"{self.name} has images {feature.shape} and {self.num_classes} classes, which no set has")
+        self.stored_shape = info.features[self._image_key].shape
         self.varies = None in self.stored_shape
         self.stored_size = None if self.varies else self.stored_shape[:2]
         if self.varies and not config.image_size:
             raise VaryingSizes(f"the images of {self.name} vary in size; give --image_size=224 (image_size=224), say")
         sides = (config.image_size, config.image_size) if config.image_size else self.stored_shape[:2]
         self.image_shape = (*sides, self.stored_shape[2])
+        self._opened: dict[Split, _Records] = {}
+        self._loaded: dict[Split, tuple[np.ndarray, np.ndarray]] = {}
 
     @property
     def digest(self) -> str:
-        """Returns a digest of the checksums of all records of both splits."""
+        """A digest of the checksums of all records of both splits."""
         result = hashlib.blake2b(digest_size=8)
         for split in SPLITS:
             result.update(self._records(split).checksums)
@@ -92,56 +147,71 @@ class TfdsSource(Source):
 
     def num(self, split: Split) -> int:
         """Returns the number of examples of a split."""
-        return self._builder.info.splits[self._stored_name(split)].num_examples
+        return self._split_info(split).num_examples
 
     def labels(self, split: Split) -> np.ndarray | None:
-        """Returns the labels of a whole split; None for a split that would not fit in memory as it is stored."""
-        records = self._records(split)
-        if sum(map(os.path.getsize, records.paths)) > MAX_BYTES_IN_MEMORY:
-            return None
-        with self._reading():
-            return self._labels_of(records.read(np.arange(records.count))).numpy()
+        """Returns the labels of a whole split; None for a split that does not fit in memory."""
+        return self._load(split)[1] if self._fits(split) else None
 
     def read(
         self, split: Split, indices: np.ndarray, places: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Returns examples of a split; `places` are those of the windows of images that vary in size."""
+        if self._fits(split):
+            images, labels = self._load(split)
+            return images[indices], labels[indices]
         middle = np.full((len(indices), 2), 0.5, np.float32)
         corners = middle if places is None else places.astype(np.float32)
         with self._reading():
             images, labels = self._decoded(self._records(split).read(indices), corners)
-            images, labels = images.numpy(), labels.numpy()
+        return images.numpy(), self._checked_labels(labels.numpy())
+
+    def _checked_labels(self, labels: np.ndarray) -> np.ndarray:
+        """Returns labels; raises UserError for −1, say, as in test splits without labels."""
         if labels.size and not 0 <= labels.min() <= labels.max() < self.num_classes:
             place = f"{self.name} in {self._builder.data_dir}"
             raise UserError(f"cannot read {place}: labels {labels.min()}–{labels.max()} of {self.num_classes} classes")
-        return images, labels
+        return labels
 
-    def _stored_name(self, split: Split) -> str:
-        return self.split_names[split == "test"]
+    def _split_info(self, split: Split) -> tfds.core.SplitInfo:
+        return self._builder.info.splits[self.split_names[split == "test"]]
+
+    def _fits(self, split: Split) -> bool:
+        return not self.varies and self.num(split) * math.prod(self.image_shape) <= MAX_BYTES_IN_MEMORY
+
+    def _load(self, split: Split) -> tuple[np.ndarray, np.ndarray]:
+        """Returns all images, uint8 [n, h, w, c], and labels, int32 [n], in the order of the records."""
+        if split not in self._loaded:
+            images = np.empty((self.num(split), *self.image_shape), np.uint8)
+            labels = np.empty(self.num(split), np.int32)
+            # One file after the other, as records are numbered.
+            options = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
+            with self._reading():
+                examples = self._builder.as_dataset(split=self._split_info(split).name, read_config=options)
+                examples = examples.map(self._image_and_label, num_parallel_calls=tf.data.AUTOTUNE).batch(1000)
+                start = 0
+                for some_images, some_labels in examples.as_numpy_iterator():
+                    stop = start + len(some_labels)
+                    images[start:stop] = some_images
+                    labels[start:stop] = some_labels
+                    start = stop
+            self._loaded[split] = images, self._checked_labels(labels)
+        return self._loaded[split]
+
+    def _image_and_label(self, example: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+        image = example[self._image_key]
+        if self.stored_shape != self.image_shape:
+            image = _resize(image, self.image_shape[:2])
+        return image, tf.cast(example[self._label_key], tf.int32)
 
     def _records(self, split: Split) -> "_Records":
-        """Returns the records of a split, whose places are found when they are first asked for."""
-        name = self._stored_name(split)
-        if name not in self._opened:
-            info = self._builder.info.splits[name]
+        """Returns the records of a split, whose positions are found when they are first asked for."""
+        if split not in self._opened:
+            info = self._split_info(split)
             with self._reading():
-                paths = list(map(os.fspath, info.filepaths))
-                self._opened[name] = _Records(self.name, paths, list(info.shard_lengths))
-        return self._opened[name]
-
-    @functools.cached_property
-    def _labels_of(self) -> tf.types.experimental.PolymorphicFunction:
-        """The function from serialised examples, text [n], to their labels, int32 [n]."""
-        skip = {self._image_key: tfds.decode.SkipDecoding()}
-        features = self._builder.info.features
-
-        def label(example: tf.Tensor) -> tf.Tensor:
-            return tf.cast(features.deserialize_example(example, decoders=skip)[self._label_key], tf.int32)
-
-        signature = [tf.TensorSpec([None], tf.string)]
-        return tf.function(
-            lambda examples: tf.map_fn(label, examples, fn_output_signature=tf.int32), input_signature=signature
-        )
+                paths = [os.fspath(path) for path in info.filepaths]
+                self._opened[split] = _Records(self.name, paths, list(info.shard_lengths))
+        return self._opened[split]
 
     @functools.cached_property
     def _decoded(self) -> tf.types.experimental.PolymorphicFunction:
@@ -173,21 +243,17 @@ class TfdsSource(Source):
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
-        """Opens a context in which damaged files are a UserError, not one of TensorFlow's."""
+        """Context manager: an error of TensorFlow on damaged files becomes a UserError."""
         try:
             yield
-        except (
-            tf.errors.OpError,
-            OSError,
-            UnicodeDecodeError,
-        ) as error:  # the last where a text quotes bytes of a file
+        except (tf.errors.OpError, OSError) as error:
             message = getattr(error, "strerror", None) or getattr(error, "message", "damaged")
             reason = re.sub(r"\{\{.*?\}\} *| *\[Op:.*", "", message.splitlines()[0])
             raise UserError(f"cannot read {self.name} in {self._builder.data_dir}: {reason[:200]}") from error
 
 
 class _Records:
-    """The records of the files of one split, found by their places in it.
+    """The records of the files of one split, found by their positions.
 
     Attributes:
       checksums: bytes [4 · count]. The CRC-32C of each record, as the files hold it.
@@ -197,62 +263,47 @@ class _Records:
     """
 
     def __init__(self, name: str, paths: list[str], lengths: list[int]) -> None:
-        self.paths, self.count, self._name = paths, sum(lengths), name
+        self.paths = paths
         with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
-            scans = list(pool.map(self._scan, paths, lengths))
+            scans = list(pool.map(_scan, [name] * len(paths), paths, lengths))
         self._spans = np.concatenate([spans for spans, _ in scans])
         self.checksums = b"".join(checksums for _, checksums in scans)
         self._file_of = np.repeat(np.arange(len(paths)), lengths)
 
-    def _scan(self, path: str, count: int) -> tuple[np.ndarray, bytes]:
-        """Returns the start and the length of each record of a file, int64 [count, 2], and their checksums."""
-        spans, checksums = np.empty((count, 2), np.int64), []
-        folder, name = os.path.split(path)
-        inside = f"cannot read {self._name} in {folder}: {name} ends inside a record"
-        with open_file(path) as file:
-            size, position, place = os.path.getsize(path), 0, 0
-            header = os.pread(file.fileno(), 8, 0)
-            while position < size:
-                length = int.from_bytes(header, "little")
-                end = position + _FRAME + length
-                require(end + 4 <= size, inside)
-                other = f"cannot read {self._name} in {folder}: {name} holds other than {count} examples"
-                require(place < count, other)
-                spans[place] = position + _FRAME, length
-                tail = os.pread(file.fileno(), 12, end)  # the checksum of this record, and the length of the next one
-                checksums.append(tail[:4])
-                header, position, place = tail[4:], end + 4, place + 1
-            require(place == count, f"cannot read {self._name} in {folder}: {name} holds {place} of {count} examples")
-        return spans, b"".join(checksums)
-
-    def _checksum(self, index: int) -> int:
-        return int.from_bytes(self.checksums[4 * index : 4 * index + 4], "little")
-
     def read(self, indices: np.ndarray) -> np.ndarray:
-        """Returns serialised examples, an object array of bytes [n]; raises UserError where one is damaged."""
+        """Returns serialised examples, an object array of bytes [n]."""
         result = np.empty(len(indices), object)
         order = np.argsort(indices, kind="stable")  # each file is opened once, and read forwards
         groups = np.split(order, np.flatnonzero(np.diff(self._file_of[indices[order]])) + 1)
 
         def fill(group: np.ndarray) -> None:
-            path = self.paths[self._file_of[indices[group[0]]]]
-            with open_file(path) as file:
+            with open(self.paths[self._file_of[indices[group[0]]]], "rb") as file:
                 for i in group:
                     start, length = self._spans[indices[i]]
                     result[i] = os.pread(file.fileno(), length, start)
-                    if _masked_crc(result[i]) != self._checksum(indices[i]):
-                        folder, name = os.path.split(path)
-                        raise UserError(f"cannot read {self._name} in {folder}: a record of {name} is damaged")
 
         with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
             list(pool.map(fill, groups))
         return result
 
 
-def _masked_crc(record: bytes) -> int:
-    """Returns the checksum of a record as TFRecord files hold it."""
-    crc = google_crc32c.value(record)
-    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+def _scan(set_name: str, path: str, count: int) -> tuple[np.ndarray, bytes]:
+    """Returns the start and the length of each record of a file, int64 [count, 2], and their checksums."""
+    spans, checksums, position = [], [], 0
+    with open(path, "rb") as file:
+        size = os.path.getsize(path)
+        header = os.pread(file.fileno(), 8, 0)
+        while position < size and len(spans) <= count:
+            length = int.from_bytes(header, "little")
+            end = position + _FRAME + length
+            spans.append((position + _FRAME, length))
+            tail = os.pread(file.fileno(), 12, end)  # the checksum of this record, and the length of the next one
+            checksums.append(tail[:4])
+            header = tail[4:]
+            position = end + 4
+    if position != size or len(spans) != count:
+        raise UserError(f"cannot read {set_name}: {path} does not hold {count} whole records; prepare the set again")
+    return np.array(spans, np.int64).reshape(-1, 2), b"".join(checksums)
 
 
 def _window(encoded: tf.Tensor, image_shape: tuple[int, int, int], is_jpeg: bool, place: tf.Tensor) -> tf.Tensor:
@@ -260,7 +311,7 @@ def _window(encoded: tf.Tensor, image_shape: tuple[int, int, int], is_jpeg: bool
 
     It lies at `place`, [2] in [0, 1), down and across.
     """
-    if is_jpeg:  # of which no more than the window is decoded
+    if is_jpeg:  # no more than the window is decoded
         shape = tf.image.extract_jpeg_shape(encoded)
     else:
         image = tf.io.decode_image(encoded, channels=image_shape[2], expand_animations=False)

@@ -12,14 +12,15 @@ from matplotlib.figure import Figure
 
 from identity_matters import networks, training
 from identity_matters.config import TrainConfig
-from identity_matters.data.folder import require_apart
+from identity_matters.convolutions import training_flops
+from identity_matters.data.folder import check_run_dir_outside_images
 from identity_matters.data.source import open_source
 from identity_matters.errors import UserError, explaining, table_error
 from identity_matters.experiments import figures as experiment_figures
 from identity_matters.experiments.config import AblationConfig
 from identity_matters.experiments.variants import EXPERIMENTS, Variant, depths
 from identity_matters.fields import require
-from identity_matters.model import check_image_shape, training_flops
+from identity_matters.model import check_image_shape
 from identity_matters.runs import figures, tables
 from identity_matters.runs.config_json import flat, read_config_json
 from identity_matters.runs.directory import RunDirectory
@@ -67,7 +68,7 @@ def run_ablations(config: AblationConfig, run_dir: str) -> list[dict]:
     held_out = 0 if config.sweep else config.train.data.validation_examples  # a sweep chooses nothing by them
     # A mistake in what names the data must not leave a config.json.
     shared = dataclasses.replace(config.train.data, validation_examples=held_out)
-    require_apart(shared, run_dir)
+    check_run_dir_outside_images(shared, run_dir)
     source = open_source(shared)
     shape = {"image_shape": source.image_shape, "num_classes": source.num_classes}
     base = dataclasses.replace(config.train, model=dataclasses.replace(config.train.model, **shape))

@@ -19,8 +19,7 @@ import numpy as np
 
 from identity_matters.errors import Unreadable, UserError, reason_of
 from identity_matters.fields import require
-from identity_matters.runs.files import replacing
-from identity_matters.runs.npz import read_arrays
+from identity_matters.runs.files import open_file, replacing
 
 KEEP = 3
 _FIGURES = {"sum/loss", "sum/cross_entropy", "sum/top1", "sum/top5", "steps_summed"}
@@ -90,7 +89,8 @@ def load_weights(path: str, step: int, network: keras.Model) -> None:
 
 def _read(path: str, step: int) -> dict[str, np.ndarray]:
     """Returns the arrays of a checkpoint; raises UserError where it is of another step, almost any if it is damaged."""
-    arrays = read_arrays(path)
+    with open_file(path) as file, np.load(file, allow_pickle=False) as stored:
+        arrays = dict(stored)
     stored_step = arrays.get("step", np.empty(0))
     require(stored_step.ndim == 0 and stored_step.dtype.kind in "ui", "it has no step number")
     require(stored_step == step, f"it is of step {stored_step}, not of the step in its name")

@@ -63,28 +63,15 @@ def read_json(path: str) -> Any:
         raise UserError("it is nested too deeply") from None
 
 
-_temporary_folders: set[str] = set()  # of this process, now
-
-
 @contextlib.contextmanager
 def temporary_folder(folder: str) -> Iterator[str]:
     """Yields a new folder inside a folder, which nobody else can guess or write to; it is removed at the end."""
     path = os.path.join(folder, f".tmp{os.getpid()}_{secrets.token_hex(8)}")
-    _temporary_folders.add(path)
     try:
         os.mkdir(path, 0o700)
         yield path
     finally:
         remove(path)
-        _temporary_folders.discard(path)
-
-
-def remove_temporary_folders() -> None:
-    """Removes what the blocks of `temporary_folder` that are under way have written: the process ends in them."""
-    for path in list(_temporary_folders):
-        with contextlib.suppress(OSError):
-            os.replace(path, f"{path}_ended")  # so that the thread under way puts nothing more into it
-        remove(f"{path}_ended")
 
 
 @contextlib.contextmanager

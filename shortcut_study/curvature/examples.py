@@ -9,7 +9,8 @@ import keras
 import numpy as np
 from tqdm import tqdm
 
-from identity_matters.data.arrays import as_numbers, batches_of, is_batched
+from identity_matters.data.arrays import as_numbers
+from identity_matters.data.given import is_batched, read_batches
 from identity_matters.fields import require
 from identity_matters.runs.machine import physical_memory
 
@@ -206,7 +207,7 @@ def _batches(x: Any) -> Iterator[tuple]:
     require(fits, f"need y, or batches of pairs (x, y) as x; got a {type(x).__name__} without y")
     size, most = 0, physical_memory() // 2
     as_part: Callable = functools.partial(_arrays, count=None)
-    batches = batches_of("x", x, as_part=as_part, with_weights=True)
+    batches = read_batches("x", x, as_part=as_part, with_weights=True)
     for arrays in tqdm(batches, unit=" batches", desc="reading x", disable=None, delay=1):
         size += sum(array.nbytes for array in keras.tree.flatten(arrays))
         require(size <= most, f"the batches have more than {most / 1e9:.1f} GB, half of the memory; take some of them")

@@ -147,7 +147,7 @@ def test_of_rates_with_the_same_error_the_one_of_lower_cross_entropy_is_chosen(s
 @pytest.mark.parametrize(("search_operations", "share_of_search"), [(0.0, 0.5), (0.2 * OPERATIONS, 0.2)])
 def test_steps_make_equal_operations(small, tmp_path, search_operations, share_of_search):
     from identity_matters import networks
-    from identity_matters.model import training_flops
+    from identity_matters.convolutions import training_flops
 
     config, calls = small
     config = dataclasses.replace(config, search_operations=search_operations)

@@ -10,7 +10,7 @@ from identity_matters import classifier, export, networks
 from identity_matters.classifier import load_classifier
 from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.model import standardize, taking_raw_images
-from identity_matters.safe_loading import CLASS_NAMES_FILE
+from identity_matters.saved_model_signature import CLASS_NAMES_FILE
 
 STANDARD = {"residual_initializer": "standard", "use_batch_norm": True}
 TINY = ModelConfig(image_shape=(12, 12, 3), stem_width=4, widths=(4, 8), blocks_per_stage=(1, 1), **STANDARD)

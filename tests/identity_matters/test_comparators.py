@@ -15,9 +15,9 @@ from network_in_numpy import arrays, relative_difference
 from identity_matters import networks
 from identity_matters.comparators import NETWORKS, all_cnn_c, densenet_bc, preact_resnet, resnet
 from identity_matters.config import ModelConfig
+from identity_matters.convolutions import training_flops
 from identity_matters.errors import UserError
-from identity_matters.model import training_flops
-from identity_matters.safe_loading import load_network
+from identity_matters.untrusted import load_network
 
 # Sides that are halved to odd ones, and two to six layers a stage: every kind of unit occurs.
 SMALL = ModelConfig(image_shape=(16, 12, 3), num_classes=7, weight_decay=0.3)

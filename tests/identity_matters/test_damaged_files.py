@@ -1,100 +1,154 @@
-"""Each entry of the table of damaged files (tests/damage.py) is refused in one short line that names what is wrong."""
+"""One table of damaged files: how to make one, which reader, and what must happen."""
 
-import dataclasses
+import json
+import os
+import pathlib
 import shutil
-import tracemalloc
+import warnings
 
-import damage
 import keras
+import numpy as np
 import pytest
 from gradient_sets import IdentityTinyJpeg
-from loaded import load, load_npz
+from loaded import load
 from refusals import refused
 
+from identity_matters import training
 from identity_matters.config import DataConfig, TrainConfig
 from identity_matters.evaluation import evaluate
-from identity_matters.runs import tables
-from identity_matters.runs.directory import RunDirectory
-from identity_matters.safe_loading import load_network
+from identity_matters.runs import checkpoint, tables
+from identity_matters.runs.config_json import read_config_json
+from identity_matters.untrusted import load_network
+
+IMAGES = np.zeros((4, 8, 4, 3), np.uint8)
 
 
-def of_table(table, slow=()):
-    """Parameters (make, words) of a table's entries."""
-    marks = {name: [pytest.mark.slow] * (name in slow) for name in table}
-    return pytest.mark.parametrize(
-        "make, words", [pytest.param(make, words, id=name, marks=marks[name]) for name, (make, *words) in table.items()]
-    )
+def cut(path: pathlib.Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
 
 
-def refused_in_little_memory(read, path, words, limit) -> str:
-    """Returns the message; fails where words lack in it, or it took more bytes than a whole file of its kind takes."""
-    tracemalloc.start()
-    try:
-        message = refused(read, str(path))
-        assert tracemalloc.get_traced_memory()[1] < limit
-    finally:
-        tracemalloc.stop()
-    assert [word for word in words if word not in message] == [] and len(message) < 600, message
-    return message
+def flip(path: pathlib.Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 255
+    path.write_bytes(content)
 
 
-@of_table(damage.NPZ)
-def test_a_damaged_npz_file_is_refused(tmp_path, make, words):
-    path = tmp_path / "own.npz"
-    damage.with_arrays()(path)
-    make(path)
-    message = refused_in_little_memory(load_npz, path, words, 5 * 10**6)
-    assert str(path) in message or words
+def replace(text: str):
+    return lambda path: path.write_text(text)
 
 
-def save_another_network(path):
+def remove(path: pathlib.Path) -> None:
+    path.unlink()
+
+
+def pipe(path: pathlib.Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def another_network(path: pathlib.Path) -> None:
     x = keras.Input((3,))
-    keras.Model(x, keras.layers.Dense(2, kernel_initializer="zeros")(x)).save(path)
+    keras.Model(x, keras.layers.Dense(2)(x)).save(path)
 
 
-@of_table(
-    damage.KERAS | {"another shape": (save_another_network, "one number per class")},
-    slow=("deep", "folder", "link to nothing"),
-)
-def test_a_damaged_network_is_refused(tiny_run, tmp_path, make, words):
-    path = shutil.copy(tiny_run / "model.keras", tmp_path / "model.keras")
-    make(path)
-    message = refused_in_little_memory(load_network, path, words, 10**8)
-    assert message.startswith(f"cannot load {path}: ") and not (tmp_path.parent / "evil").exists()
-    assert refused(evaluate, path, "mnist_sample") == message
+def without_test_labels(path: pathlib.Path) -> None:
+    np.savez(path, train_images=IMAGES, train_labels=np.arange(4), test_images=IMAGES)
+
+
+def write_npz(path: pathlib.Path) -> pathlib.Path:
+    np.savez(path / "own.npz", x_train=IMAGES, y_train=np.arange(4), x_test=IMAGES, y_test=np.arange(4))
+    return path / "own.npz"
+
+
+def read_npz(path):
+    return load(DataConfig(npz=str(path)))
+
+
+# reader, and for each damage the words of its one-line error.
+TABLE = [
+    ("npz", cut, "as an .npz file"),
+    ("npz", replace("text"), "as an .npz file"),
+    ("npz", pipe, "not a regular file"),
+    ("npz", remove, "No such file"),
+    ("npz", without_test_labels, "lacks test_labels; it holds train_images"),
+    ("network", cut, "it is damaged, or not a network of this project"),
+    ("network", flip, "cannot load"),
+    ("network", remove, "No such file"),
+    ("network", another_network, "GlorotUniform"),
+    ("config", replace("{"), "config.json is not a run's config.json"),
+    ("config", replace("[]"), "config.json is not a run's config.json"),
+    ("config", replace('{"config": {}}'), "kind"),
+    ("metrics", replace("step,loss\n"), "metrics.csv"),
+    ("metrics", replace("step,loss\n1\n"), "line 2 has 1 cells"),
+    ("metrics", replace("step,loss\n1,x\n"), "metrics.csv"),
+]
+
+
+@pytest.mark.parametrize("reader, damage, words", TABLE)
+def test_a_damaged_file_is_one_line_with_its_path(tiny_run, tmp_path, reader, damage, words):
+    name = {"network": "model.keras", "config": "config.json", "metrics": "metrics.csv"}.get(reader)
+    path = tmp_path / name if name else write_npz(tmp_path)
+    if name:
+        shutil.copy(tiny_run / name, path)
+    damage(path)
+    if reader == "npz":
+        message = refused(read_npz, path)
+    elif reader == "network":
+        message = refused(evaluate, path, "mnist_sample")
+    elif reader == "config":
+        message = refused(read_config_json, str(tmp_path))
+    else:
+        message = refused(tables.read_metrics, str(path))
+    assert words in message and (str(path) in message) and len(message) < 600
+
+
+def test_a_whole_network_is_loaded(tiny_run):
+    assert load_network(str(tiny_run / "model.keras")).output_shape == (None, 10)
+
+
+@pytest.mark.parametrize("damage", [cut, flip, replace("text"), remove, pipe])
+def test_a_damaged_checkpoint_is_skipped_with_a_warning(tmp_path, damage):
+    for step in (1, 2):
+        checkpoint.save(str(tmp_path), step, {"a": np.arange(100.0)})
+    damage(tmp_path / "step_00000002.npz")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert checkpoint.load_newest(str(tmp_path))[0] == 1
+    assert ["step_00000002" in str(warning.message) for warning in caught] == [True] * (damage is not remove)
+
+
+def test_a_run_with_a_damaged_table_is_not_trained_on(tiny_run, tiny_config, tmp_path):
+    shutil.copytree(tiny_run, tmp_path / "run")
+    (tmp_path / "run" / "metrics.csv").write_text("step,loss\n")
+    assert "metrics.csv" in refused(training.train, tiny_config, str(tmp_path / "run"))
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_does_not_begin_again(tiny_run, tiny_config, tmp_path):
+    run = shutil.copytree(tiny_run, tmp_path / "run")
+    record = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps(record | {"status": "running"}))
+    paths = list((run / "checkpoints").iterdir())
+    for path in paths:
+        cut(path)
+    with pytest.warns(UserWarning, match="skipping the damaged checkpoint"):
+        message = refused(training.train, tiny_config, str(run))
+    assert f"none of the {len(paths)} checkpoint(s)" in message
 
 
 @pytest.fixture(scope="module")
-def prepared_set(tmp_path_factory):
+def prepared(tmp_path_factory):
     path = tmp_path_factory.mktemp("tfds") / "data"
     IdentityTinyJpeg(data_dir=str(path)).download_and_prepare()
     return path
 
 
-@of_table(damage.TFDS | damage.TFDS_FROM_FILES)
-def test_a_damaged_set_of_tfds_is_refused(prepared_set, tmp_path, make, words):
-    shutil.copytree(prepared_set, tmp_path / "data")
-    config = DataConfig("identity_tiny_jpeg", str(tmp_path / "data"), image_size=8)
-    make(tmp_path / "data" / "identity_tiny_jpeg" / "1.0.0")
-    if make in [entry[0] for entry in damage.TFDS_FROM_FILES.values()]:
-        config = dataclasses.replace(config, dataset="identity_tiny_jpeg:1.0.0")
-    message = refused(load, config)
-    assert [word for word in words if word not in message] == [] and len(message) < 1000, message
-
-
-@pytest.mark.parametrize("text", damage.TABLES.values(), ids=damage.TABLES)
-def test_a_damaged_table_is_refused(tmp_path, text):
-    path = tmp_path / "table.csv"
-    path.write_bytes(text.encode(errors="surrogateescape"))
-    for read in (tables.read_rows, tables.read_metrics):
-        message = refused(read, str(path))
-        assert str(path) in message and len(message) < 500
-        assert "line 3 has 1 cells" in message or text != damage.TABLES["a short row"]
-
-
-@pytest.mark.parametrize("text", damage.RECORDS.values(), ids=damage.RECORDS)
-def test_a_damaged_config_json_is_refused_and_stays(tmp_path, text):
-    (tmp_path / "config.json").write_bytes(content := text.encode(errors="surrogateescape"))
-    message = refused(RunDirectory, str(tmp_path), TrainConfig())
-    assert (tmp_path / "config.json").read_bytes() == content
-    assert "config.json is not a run's config.json" in message and len(message) < 500
+@pytest.mark.parametrize("split", ["train", "test"])
+@pytest.mark.parametrize("damage", [cut, remove])
+def test_a_damaged_tfds_set_ends_training_in_one_line(prepared, tiny_config, tmp_path, split, damage):
+    shutil.copytree(prepared, tmp_path / "data")
+    folder = tmp_path / "data" / "identity_tiny_jpeg" / "1.0.0"
+    damage(min(folder.glob(f"*-{split}.tfrecord*")))
+    config = TrainConfig(tiny_config.model, DataConfig("identity_tiny_jpeg", str(tmp_path / "data"), image_size=28))
+    message = refused(training.train, config, str(tmp_path / "run"))
+    assert message.startswith("cannot read identity_tiny_jpeg") and "{{" not in message

@@ -16,8 +16,8 @@ from identity_matters.model import ModelConfig, all_conv_resnet
 from identity_matters.runs import checkpoint, files
 from identity_matters.runs.config_json import config_of, read_config_json
 from identity_matters.runs.tables import read_metrics
-from identity_matters.safe_loading import load_network
 from identity_matters.starting_weights import freeze, take_weights
+from identity_matters.untrusted import load_network
 from launch.trained_run import SavedRun, load_model
 
 

@@ -16,8 +16,9 @@ from identity_matters import training
 from identity_matters.config import DataConfig, ModelConfig
 from identity_matters.data import folder as folder_module
 from identity_matters.data import source as source_module
+from identity_matters.data.base import fits_in_memory
 from identity_matters.data.digits import mnist_sample
-from identity_matters.data.source import fits_in_memory, open_source
+from identity_matters.data.source import open_source
 from identity_matters.evaluation import evaluate
 from identity_matters.model import all_conv_resnet
 from identity_matters.runs import checkpoint
@@ -93,7 +94,7 @@ def test_a_run_on_images_read_as_needed_has_the_bits_of_one_in_memory(config, ru
 
 
 def test_what_is_kept_of_a_large_folder_is_decoded_once_and_the_rest_again(config, streamed, monkeypatch):
-    paths, decode = [], folder_module.decoded
+    paths, decode = [], folder_module.decode
     monkeypatch.setattr(folder_module, "decoded", lambda path, shape: paths.append(path) or decode(path, shape))
     source, indices = open_source(config.data), np.array([7, 3, 5])
     first, labels = source.read("train", indices)

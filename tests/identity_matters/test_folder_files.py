@@ -21,7 +21,7 @@ from identity_matters import training
 from identity_matters.config import DataConfig, TrainConfig
 from identity_matters.data import folder as folder_module
 from identity_matters.data import photos
-from identity_matters.data.folder import files_to_evaluate_on, read_splits, split_files
+from identity_matters.data.folder import files_to_evaluate_on, read_splits, list_files
 from identity_matters.data.source import open_source
 from identity_matters.errors import VaryingSizes
 
@@ -91,7 +91,7 @@ def test_a_share_that_equal_names_make_another_is_said(tmp_path, capfd, form, sa
 @pytest.mark.parametrize("count, said", [(3, True), (4, False), (16, False), (17, True)])
 def test_half_and_twice_the_share_are_not_spoken_of(count, said, monkeypatch, capfd):
     files = [folder_module.ImageFile(0 if i < count else 2**63, "ab"[i % 2], str(i)) for i in range(40)]
-    monkeypatch.setattr(folder_module, "split_files", lambda folder: files)
+    monkeypatch.setattr(folder_module, "list_files", lambda folder: files)
     assert len(splits("none", test_share=0.2).test) == count
     assert (f"leaves {count} of 40 images" in capfd.readouterr().err) == said
 
@@ -99,7 +99,7 @@ def test_half_and_twice_the_share_are_not_spoken_of(count, said, monkeypatch, ca
 def test_the_share_is_what_is_asked_for(flat):
     files = [folder_module.ImageFile(place, "", "") for place in range(0, 2**64, 2**54)]
     assert [sum(folder_module.is_tested(file, share) for file in files) for share in (0.25, 0.5)] == [256, 512]
-    places = {file.name: file.place for file in split_files(str(flat))}  # as earlier versions had them
+    places = {file.name: file.place for file in list_files(str(flat))}  # as earlier versions had them
     assert places["ant/007.png"] == int(hashlib.blake2b(b"007.png", digest_size=8).hexdigest(), 16)
 
 
@@ -178,13 +178,13 @@ def test_what_a_run_writes_is_no_class(flat, split, tmp_path, monkeypatch, layou
     (tmp_path / "link").symlink_to("flat")
     config = DataConfig(images=layout, test_share=0.2 if layout == "flat" else 0)
     if words:
-        assert words in refused(folder_module.require_apart, config, path)
+        assert words in refused(folder_module.check_run_dir_outside_images, config, path)
         assert words in refused(training.train, TrainConfig(data=config), path)
         assert not (tmp_path / path / "config.json").exists()
         return
-    folder_module.require_apart(config, path)
+    folder_module.check_run_dir_outside_images(config, path)
     shutil.rmtree(split / "train")  # test/ alone is evaluated on
-    folder_module.require_apart(config, path)
+    folder_module.check_run_dir_outside_images(config, path)
 
 
 def test_what_a_run_writes_is_in_no_split_of_another_name(split):
@@ -193,9 +193,9 @@ def test_what_a_run_writes_is_in_no_split_of_another_name(split):
     config = DataConfig(images=str(split), train_split="fit", test_split="dev")
     for name in ("fit", "dev"):
         assert f"is in the folder of images {split / name}" in refused(
-            folder_module.require_apart, config, str(split / name / "run")
+            folder_module.check_run_dir_outside_images, config, str(split / name / "run")
         )
-    folder_module.require_apart(config, str(split / "run"))
+    folder_module.check_run_dir_outside_images(config, str(split / "run"))
 
 
 def test_five_names_are_shown_and_how_many_there_are_beyond():
@@ -249,7 +249,7 @@ def test_a_folder_without_splits_asks_for_a_share_and_one_with_them_for_none(fla
 
 def test_a_share_that_leaves_nothing_is_refused_or_said(flat, capfd):
     write(flat / "cat" / "000.png", noise(2, 2))
-    place = next(file.place for file in split_files(str(flat)) if file.class_name == "cat") / 2**64
+    place = next(file.place for file in list_files(str(flat)) if file.class_name == "cat") / 2**64
     message = refused(splits, flat, test_share=place * (1 + 1e-9))
     assert "nothing to train on in the classes cat; make it smaller" in message
     assert "nothing to test on; make it larger" in refused(splits, flat, test_share=1e-9)
@@ -259,7 +259,7 @@ def test_a_share_that_leaves_nothing_is_refused_or_said(flat, capfd):
 
 
 def pixels(path, shape):
-    return folder_module.decoded(str(path), shape)
+    return folder_module.decode(str(path), shape)
 
 
 def test_a_png_gives_its_pixels(tmp_path):

@@ -8,7 +8,8 @@ import tensorflow as tf
 from network_in_numpy import SMALL, arrays, changed, convolutions, single_block
 
 from identity_matters.config import ModelConfig
-from identity_matters.model import all_conv_resnet, layer_seed, residual_stddev
+from identity_matters.convolutions import layer_seed
+from identity_matters.model import all_conv_resnet, residual_stddev
 
 
 def deviations(sample, stddev) -> tuple[float, float]:

@@ -1,7 +1,6 @@
 """Nothing is written, emptied or deleted through a link that somebody has put into a run directory or beside a file."""
 
 import os
-import pathlib
 import shutil
 import stat
 from types import SimpleNamespace
@@ -115,20 +114,3 @@ def test_arrays_and_figures_are_written_through_the_same_door(tmp_path, precious
     save_figures(lambda: {"drawn": Figure()}, str(tmp_path))
     checkpoint.save(str(tmp_path), 1, {"a": np.zeros(1)})
     assert not any((tmp_path / name).is_symlink() for name in ("drawn.png", "step_00000001.npz"))
-
-
-def test_what_a_process_leaves_as_it_ends_is_removed_and_takes_no_more(tmp_path, monkeypatch):
-    removed = files.remove
-
-    def remove(path):
-        with pytest.raises(FileNotFoundError):
-            (within / "more").write_text("x")  # by the thread that is under way
-        removed(path)
-
-    with files.temporary_folder(str(tmp_path)) as path:
-        within = pathlib.Path(path)
-        (within / "file").write_text("x")
-        with monkeypatch.context() as patched:
-            patched.setattr(files, "remove", remove)
-            files.remove_temporary_folders()
-        assert not list(tmp_path.iterdir())

@@ -16,7 +16,7 @@ from identity_matters.convolution_norm import conv_norm
 from identity_matters.errors import UserError
 from identity_matters.model import all_conv_resnet, standardize
 from identity_matters.runs.tables import read_rows
-from identity_matters.safe_loading import load_network
+from identity_matters.untrusted import load_network
 
 
 def images_for(network, count=7, seed=0):

@@ -5,12 +5,13 @@ import zipfile
 
 import numpy as np
 import pytest
-from damage import arrays
+from npz_arrays import arrays
 from loaded import load, load_npz, npz_digest
 from refusals import refused
 
 from identity_matters.config import DataConfig
-from identity_matters.data.source import open_source, read_all
+from identity_matters.data.base import read_all
+from identity_matters.data.source import open_source
 
 
 def load_test_examples(path):

@@ -16,7 +16,8 @@ from identity_matters.data import digits
 from identity_matters.data import source as source_module
 from identity_matters.data.arrays import ArraySource
 from identity_matters.data.digits import MnistSample, mnist_sample
-from identity_matters.data.source import Source, is_mixed, open_source
+from identity_matters.data.base import Source
+from identity_matters.data.source import is_sorted_by_class, open_source
 
 DIGITS = DataConfig("mnist_sample")
 
@@ -153,12 +154,12 @@ def test_all_examples_are_read_in_pieces_if_they_fit_in_memory(monkeypatch):
 )
 def test_where_the_data_of_a_run_lie_is_said_and_that_they_have_changed(data, flag, place, said, capfd):
     config = DataConfig(**data)
-    source_module.say_named_by("config.json", config, flag)
+    source_module.note_data_location("config.json", config, flag)
     line = f"note: the data are read from {place!r}, which config.json names\n"
     assert capfd.readouterr().err == line * said
     for digest in ("12 stripes", ""):
-        source_module.require_unchanged(Stripes(config), config, {"data_digest": digest}, "the run")
-    found = refused(source_module.require_unchanged, Stripes(config), config, {"data_digest": "13"}, "the run")
+        source_module.check_data_is_unchanged(Stripes(config), config, {"data_digest": digest}, "the run")
+    found = refused(source_module.check_data_is_unchanged, Stripes(config), config, {"data_digest": "13"}, "the run")
     assert found.startswith(f"{config.npz or config.images or config.dataset} has changed since the run was trained")
 
 

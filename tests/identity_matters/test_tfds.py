@@ -7,7 +7,6 @@ import shutil
 import socket
 import time
 
-import damage
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -31,11 +30,12 @@ from identity_matters import training
 from identity_matters.classifier import load_classifier
 from identity_matters.config import DataConfig, ModelConfig, TrainConfig
 from identity_matters.data import source as source_module
-from identity_matters.data.arrays import resized_images
+from identity_matters.data.arrays import resize
+from identity_matters.data.base import fits_in_memory
 from identity_matters.data.batches import StreamedBatches, open_batches
-from identity_matters.data.source import fits_in_memory, open_source
+from identity_matters.data.source import open_source
 from identity_matters.data.tfds import _masked_crc, _resize, _window, prepared_builder
-from identity_matters.data.tfds_builder import _versions
+
 from identity_matters.distributed.workers import Workers
 from identity_matters.errors import UserError
 from launch.trained_run import first_examples
@@ -482,5 +482,5 @@ def test_a_smaller_image_has_a_part_of_every_pixel():
     """Of four columns of which one is white; the two in the middle, which interpolation alone would take, are black."""
     image = np.zeros((24, 24, 1), np.uint8)
     image[:, ::4] = 255
-    for small in (_resize(tf.constant(image), (6, 6)), resized_images(image[None], 6)[0]):
+    for small in (_resize(tf.constant(image), (6, 6)), resize(image[None], 6)[0]):
         assert set(np.asarray(small)[:, 1:-1].ravel()) == {64}  # a quarter of 255

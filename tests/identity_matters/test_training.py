@@ -28,7 +28,7 @@ from identity_matters.runs import checkpoint
 from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.signals import StopRequest
 from identity_matters.runs.tables import read_metrics
-from identity_matters.safe_loading import load_network
+from identity_matters.untrusted import load_network
 
 
 def assert_same_run(a, b) -> None:

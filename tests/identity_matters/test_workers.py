@@ -19,7 +19,7 @@ from identity_matters.errors import Diverged, WorkerLost
 from identity_matters.model import all_conv_resnet
 from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.directory import RunDirectory
-from identity_matters.safe_loading import load_network
+from identity_matters.untrusted import load_network
 
 
 class Chief(Workers):

@@ -12,7 +12,7 @@ from identity_matters.classification import classify
 from identity_matters.config import DataConfig
 from identity_matters.data.digits import mnist_sample
 from identity_matters.data.source import open_source
-from identity_matters.safe_loading import load_network
+from identity_matters.untrusted import load_network
 
 SMALL = "--stem_width=4 --widths=4,8 --blocks_per_stage=1,1 --train_steps=4 --decay_steps=3 --eval_every=4".split()
 

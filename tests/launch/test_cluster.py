@@ -204,17 +204,6 @@ def test_a_log_that_is_no_file_is_neither_waited_for_nor_followed(tmp_path):
     assert (tmp_path / "mine").read_text() == "mine"
 
 
-def test_a_log_is_utf_8_in_a_locale_that_is_not(tmp_path):
-    """A line that could not be written would end its reader, and the worker would wait for it for ever."""
-    echo = r"['printf', '\\342\\204\\223\\n']"
-    program = "from launch import terminal; terminal.open_outputs()\n"
-    program += f"from launch.jobs import local; local.run_job({echo}, {{'worker': 1}}, 0, '{tmp_path}/log')"
-    environment = os.environ | {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
-    found = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, timeout=60)
-    assert (found.returncode, found.stdout, found.stderr) == (0, b"[0] \\u2113\n", b"")
-    assert (tmp_path / "log").read_text(encoding="utf-8") == "[0] ℓ\n"
-
-
 def test_a_folder_of_somebody_is_refused_and_left_as_it_was(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     assert "holds 'notes.txt' but no config.json of a run" in refused(cluster.main, ClusterConfig(), str(tmp_path))
