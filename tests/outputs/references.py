@@ -343,6 +343,11 @@ def train_by_hand(network, images, labels, config: dict, num_updates: int) -> li
     return history
 
 
+def turn(angle):
+    """The rotation of the plane by an angle."""
+    return np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
+
+
 # Networks of Li et al., (5) and (6), with examples in rows
 
 
