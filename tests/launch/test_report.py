@@ -314,3 +314,9 @@ def test_a_report_that_is_killed_takes_the_run_under_way_along(tmp_path, number)
 def test_a_table_of_evaluations_has_a_dash_for_a_column_that_a_run_lacks():
     row = {"step": 5, "loss": 1.0, "train_top1_error": 0.5, "test_top1_error": 0.25, "learning_rate": 0.1}
     assert evaluations(Run("run", {}, [], rows=[row])) == [["5", "1", "50.00%", "25.00%", "–", "0.1"]]
+
+
+def test_a_table_of_evaluations_ends_with_the_last_and_skips_as_many_between_any_two():
+    row = {"loss": 1.0, "train_top1_error": 0.5, "test_top1_error": 0.25, "learning_rate": 0.1}
+    cells = evaluations(Run("run", {}, [], rows=[row | {"step": step} for step in range(1, 27)]))
+    assert [step for step, *_ in cells] == [str(step) for step in range(2, 27, 3)]

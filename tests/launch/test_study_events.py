@@ -6,23 +6,25 @@ import time
 import pytest
 from begun import edit
 from study_rows import of_figure, paper_rows
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from identity_matters.errors import UserError
 from identity_matters.runs.directory import RunDirectory
 from launch import shortcut_study
 from shortcut_study.config import PRESETS
 
+ROWS = of_figure(paper_rows(depths=(2,)), "9")
+
 
 @pytest.fixture
 def study(tmp_path, monkeypatch):
     """Writes the TensorBoard files of a study without figures into tmp_path/run; returns their names."""
-    rows = of_figure(paper_rows(depths=(2,)), "9")
     monkeypatch.setattr(shortcut_study, "figures", lambda *_: {})
 
     def write():
         with RunDirectory(str(tmp_path / "run"), PRESETS["smoke"], "shortcut_study") as run:
             run.set_status("running")
-            shortcut_study._write_events(run, rows, has_hparams=True)
+            shortcut_study._write_events(run, ROWS, has_hparams=True)
             run.set_status("done")
             return sorted(run.contents["event_files"])
 
@@ -41,6 +43,12 @@ def test_a_study_replaces_the_tensorboard_files_that_it_has_written_itself(tmp_p
     second = study()
     assert event_files(tmp_path / "run") == second and not set(first) & set(second)
     assert not list((tmp_path / "run").glob(".tmp*"))
+
+
+def test_the_metrics_of_each_network_and_rate_stand_at_their_epoch(tmp_path, study):
+    folders = {(tmp_path / "run" / name).parent for name in study() if name.startswith("learning_rates")}
+    steps = {event.step for of in folders for event in EventAccumulator(str(of)).Reload().Scalars("final/loss")}
+    assert len(folders) > 2 and steps == {row["epoch"] for row in ROWS if row["experiment"] == "learning_rates"}
 
 
 def test_the_tensorboard_files_of_others_stay(tmp_path, study):

@@ -131,9 +131,8 @@ def colour_of(artist):
 
 
 def assert_line(artist, x, y, rtol=1e-5):
-    found_x, found_y = artist.get_xdata(), artist.get_ydata()
-    np.testing.assert_allclose(np.asarray(found_x, float), np.asarray(x, float), rtol=rtol, atol=1e-12)
-    np.testing.assert_allclose(np.asarray(found_y, float), np.asarray(y, float), rtol=rtol, atol=1e-12)
+    for found, expected in zip(artist.get_data(), (x, y)):
+        np.testing.assert_allclose(np.asarray(found, float), np.asarray(expected, float), rtol=rtol, atol=1e-12)
 
 
 def assert_bars(container, x, y, low, high, horizontal=False, rtol=1e-5):
@@ -341,6 +340,11 @@ def train_by_hand(network, images, labels, config: dict, num_updates: int) -> li
                 step = config["momentum"] * velocities[i] - rate * gradient
             variable.assign(weights + step)
     return history
+
+
+def turn(angle):
+    """The rotation of the plane by an angle."""
+    return np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
 
 
 # Networks of Li et al., (5) and (6), with examples in rows

@@ -53,15 +53,8 @@ def stand_in(calls):
         with open(f"{run_dir}/metrics.csv", "w") as file:
             print(COLUMNS, file=file)
             for step in (*range(config.eval_every, config.train_steps, config.eval_every), config.train_steps):
-                share = 1.0 if step == config.train_steps else 0.5
-                numbers = [
-                    step * BATCH / NUM_TRAIN,
-                    config.learning_rate,
-                    2.0,
-                    *(share * part for part in end[::-1]),
-                    1,
-                ]
-                print(step, *numbers, sep=",", file=file)
+                shares = [part if step == config.train_steps else 0.5 * part for part in end[::-1]]
+                print(step, step * BATCH / NUM_TRAIN, config.learning_rate, 2.0, *shares, 1, sep=",", file=file)
 
     return train
 

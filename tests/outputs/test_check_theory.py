@@ -32,10 +32,6 @@ def lecture(tmp_path_factory):
     return {name: drawn.rows(name) for name in drawn.figures}, drawn.figures
 
 
-def turn(angle):
-    return np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
-
-
 def test_norms_are_those_of_theorem_2_1_in_table_and_figure(lecture):
     tables, figures = lecture
     for row in tables["norms"]:  # Theorem 2.1: (4π + 3γ)/ℓ for ℓ ≥ 3γ
@@ -53,7 +49,7 @@ def test_norms_are_those_of_theorem_2_1_in_table_and_figure(lecture):
     assert len(rows) > 10
     for row in rows:  # R = −P: each polar layer is a turn by π/ℓ after P^(1/ℓ); no root is real for the principal one
         count = row["num_layers"]
-        layer = turn(math.pi / count) @ np.diag([math.exp(1 / count), math.exp(-1 / count)])
+        layer = ref.turn(math.pi / count) @ np.diag([math.exp(1 / count), math.exp(-1 / count)])
         assert row["log_condition"] == pytest.approx(1) and math.isnan(row["principal"])
         assert row["polar"] == pytest.approx(np.linalg.norm(layer - np.eye(2), 2), rel=1e-6)
         if count > 1:
@@ -209,6 +205,12 @@ def test_the_memorised_plane_ends_at_a_star_for_each_label(lecture):
             ref.assert_line(line, ref.column(chosen, "first"), ref.column(chosen, "second"))
             if block == blocks[-1]:
                 assert max(np.ptp(line.get_xdata()), np.ptp(line.get_ydata())) < 1e-5
+    (image,) = figure.axes[-1].images
+    left, right, *_ = image.get_extent()
+    assert image.origin == "lower"
+    for row in ref.select(rows, kind="region")[::97]:  # of a grid of 141 × 141
+        across, up = (round(140 * (row[name] - left) / (right - left)) for name in ("first", "second"))
+        assert image.get_array()[up, across] == row["label"]
 
 
 def test_a_claim_prints_the_numbers_of_its_row_and_a_counterexample_that_is_one(tmp_path):

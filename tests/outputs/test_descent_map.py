@@ -162,6 +162,22 @@ def test_rotations_are_those_of_their_recursion_in_table_and_figure(drawn):
         ref.assert_line(distance.lines[k], steps, np.abs(found - phi), rtol=1e-4)
 
 
+def descent_from_zero(R, depth, rate, num_steps):
+    """Yields ‖W − R‖², σ_min(W) and max ‖N_i − I‖ of W = N_ℓ···N_1 before each step of descent from N_i = I."""
+    layers = np.repeat(np.eye(len(R))[None], depth, axis=0)
+    for _ in range(num_steps):
+        before = [np.eye(len(R))]
+        for layer in layers:
+            before.append(layer @ before[-1])
+        error, slopes = before.pop() - R, np.empty_like(layers)
+        norm = np.linalg.norm(layers - np.eye(len(R)), 2, axis=(1, 2)).max()
+        yield np.square(error).sum(), np.linalg.svd(error + R, compute_uv=False)[-1], norm
+        back = 2 * error
+        for i in reversed(range(depth)):
+            slopes[i], back = back @ before[i].T, layers[i].T @ back
+        layers = layers - rate * slopes
+
+
 def test_rates_have_their_drift_bound_and_every_guarantee_is_drawn(drawn):
     rows, (*panels, drift) = drawn[0]["rates"], drawn[1]["rates"].axes
     cases = dict.fromkeys((row["target"], row["num_layers"]) for row in rows)
@@ -173,6 +189,15 @@ def test_rates_have_their_drift_bound_and_every_guarantee_is_drawn(drawn):
         smooth = 2 * depth * growth ** (2 * depth - 2) + 2 * (depth - 1) * growth ** (depth - 2) * math.sqrt(excess[0])
         bound = 2 / smooth * (excess[0] - excess)  # 2η(f(0) − f(T)), η = 1/L
         np.testing.assert_allclose(ref.column(chosen, "drift_bound"), bound, rtol=1e-4, atol=1e-8)
+        noise = np.random.default_rng(0).standard_normal((5, 5))
+        R = np.eye(5) + reach * noise / np.linalg.norm(noise) if target == "near I" else ref.turn(reach)
+        risks, smallest, norms = np.transpose([*descent_from_zero(R, int(depth), 1 / smooth, len(steps))])
+        np.testing.assert_allclose(excess, risks, rtol=1e-4, atol=1e-8)
+        least = np.minimum.accumulate(smallest) ** (2 - 2 / depth)  # a step leaves 1 − 2ηℓσ^(2 − 2/ℓ) of f
+        inside = np.maximum(1 - np.maximum.accumulate(norms), 0) ** (2 * depth - 2)  # (2.3), in the place of σ^…
+        for name, shares in (("by_seen_margin", least), ("by_norm", inside)):
+            promised = excess[0] * np.cumprod([1, *(1 - 2 * depth / smooth * shares[:-1])])
+            np.testing.assert_allclose(ref.column(chosen, name), promised, rtol=1e-4)
         for name, label in DESCENT["rates"].items():
             values = ref.column(chosen, name)
             if np.isfinite(values).all():
@@ -184,10 +209,6 @@ def test_rates_have_their_drift_bound_and_every_guarantee_is_drawn(drawn):
             (dotted,) = [o for o in drift.lines if ref.colour_of(o) == ref.colour_of(line) and o is not line]
             ref.assert_line(dotted, steps / steps.max(), ref.column(chosen, "drift_bound"))
             assert dotted.get_label() == DESCENT["drift bound"]
-        else:  # the two eigenvalues of a turn of the plane
-            phi = np.exp(1j * math.radians(100))
-            w = layers_from_zero([phi], int(depth), 1 / smooth, int(steps.max()))[:, 0] ** depth
-            np.testing.assert_allclose(excess, 2 * np.abs(w - phi) ** 2, rtol=1e-4, atol=1e-8)
 
 
 def test_saddles_minima_and_excess_are_drawn_from_their_columns(drawn):

@@ -21,10 +21,7 @@ def printed(text) -> dict[str, str]:
 
 
 def lines(logits, labels) -> dict[str, str]:
-    errors = {
-        "top1_error": f"{100 * error(logits, labels):.2f}%",
-        "top5_error": f"{100 * error(logits, labels, 5):.2f}%",
-    }
+    errors = {f"top{k}_error": f"{error(logits, labels, k):.2%}" for k in (1, 5)}
     return errors | {"num_examples": str(len(labels))}
 
 
@@ -51,9 +48,8 @@ def test_json_has_fractions_over_the_first_examples_in_unequal_batches(launch, m
 
 def test_other_data_are_those_of_the_files_test_split(launch, momentum_run, small_digits, tmp_path):
     images, labels = small_digits[0][100:151], small_digits[1][100:151]
-    np.savez(
-        tmp_path / "other.npz", test_images=images, test_labels=labels, train_images=images[::-1], train_labels=labels
-    )
+    arrays = {"test_images": images, "test_labels": labels, "train_images": images[::-1], "train_labels": labels}
+    np.savez(tmp_path / "other.npz", **arrays)
     code, out, _ = launch("evaluate", f"--saved_model={momentum_run}", f"--npz={tmp_path}/other.npz")
     assert code == 0 and printed(out) == lines(logits_of(momentum_run, images), labels)
 

@@ -80,11 +80,6 @@ def measured(tmp_path_factory):
     return runs | {"matrices": {"trained": dense_matrices(trained), "start": dense_matrices(start)}}
 
 
-def lines_between(out, first, count):
-    lines = out.splitlines()
-    return lines[lines.index(first) + 1 :][:count]
-
-
 def test_all_eigenvalues_are_those_of_the_dense_hessian_in_table_and_text(measured):
     run_dir, out, _ = measured["exact"]
     assert out.startswith(SPECTRUM["heading"].format(run_dir.parent / "trained", 90, EXAMPLES))
@@ -160,11 +155,12 @@ def test_an_estimate_has_bounds_that_hold_and_the_trace_of_its_probes(measured):
         assert sum(row["weight"] for row in vector) == pytest.approx(1, rel=1e-5)
     for row in known:
         assert np.abs(exact - row["eigenvalue"]).min() <= row["error_bound"] + 1e-6
+    below_heads = out.partition("error bound\n")[2].splitlines()[:4]
     # The outermost of each rank over the vectors, with the bound of the row that has it.
     for sign, place in ((-1, 0), (1, 2)):
         ranked = [sorted(vector, key=lambda row: sign * row["eigenvalue"]) for vector in vectors]
         best = [min(rank, key=lambda row: sign * row["eigenvalue"]) for rank in zip(*ranked)]
-        for row, line in zip(best, lines_between(out, next(s for s in out.splitlines() if "error bound" in s), 4)):
+        for row, line in zip(best, below_heads):
             value, bound = ref.printed_numbers(line)[place : place + 2]
             assert abs(value.value - row["eigenvalue"]) <= 1.02 * value.half_unit
             assert abs(bound.value - row["error_bound"]) <= 1.02 * bound.half_unit

@@ -141,7 +141,7 @@ EDITED = [([0.1, 0.105, 0.13, 0.1], 80), ([0.2, 0.208, 0.19, 0.31], 290)]  # err
 
 
 @pytest.mark.parametrize("errors, seconds", [(None, None), *EDITED])
-def test_the_last_lines_count_blocks_and_name_the_duration(launch, measured, tmp_path, errors, seconds):
+def test_the_last_lines_count_blocks_and_name_the_duration(measured, tmp_path, errors, seconds):
     run_dir, out, _ = measured
     table = read_columns(run_dir / "removed.csv")
     if errors:  # the same command prints a finished run's table again
@@ -152,8 +152,9 @@ def test_the_last_lines_count_blocks_and_name_the_duration(launch, measured, tmp
         record = json.loads((run_dir / "config.json").read_text())
         (run_dir / "config.json").write_text(json.dumps(record | {"seconds": seconds}))
         flags = [f"--saved_run={record['config']['saved_run']}", f"--examples={NUM_IMAGES}"]
-        _, out, _ = launch("near_identity", f"--run_dir={run_dir}", *flags)
+        _, out, figures = finished("near_identity", run_dir, *flags)
         assert NEAR_IDENTITY["duration"][seconds] in out.splitlines()
+        assert list(figures["blocks"].axes[2].get_lines()[1].get_ydata()) == [errors[0]] * 2  # of all blocks
     assert removal_line(errors or table["error"], table["operations"]) in out.splitlines()
 
 

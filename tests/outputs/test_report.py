@@ -27,10 +27,6 @@ def tables_of(page: str) -> list[list[list[str]]]:
     return [[cells(row) for row in table.split("</tr>")[:-1]] for table in re.findall(r"(?s)<table.*?</table>", page)]
 
 
-def percent(share: float) -> str:
-    return f"{100 * share:.2f}%"
-
-
 def test_the_tables_of_a_page_have_the_numbers_of_its_runs(page, momentum_run, held_out_run):
     runs = {"test": (momentum_run, read_columns(momentum_run / "metrics.csv"))}
     runs["held-out"] = held_out_run, read_columns(held_out_run / "metrics.csv")
@@ -40,15 +36,14 @@ def test_the_tables_of_a_page_have_the_numbers_of_its_runs(page, momentum_run, h
     assert settings["optimizer"] == ("momentum", "muon") and settings["learning_rate"] == ("0.3", "0.05")
     for row, (split, (run_dir, table)) in zip(compared[1:], runs.items(), strict=True):
         last = {column: values[-1] for column, values in table.items()}
-        errors = [percent(last["test_top1_error"]), percent(last["train_top1_error"])]
+        errors = [f"{last[f'{part}_top1_error']:.2%}" for part in ("test", "train")]
         assert row[:5] == [str(run_dir), "done", "6", *errors]
         heads = [head.format(split=split.capitalize()) for head in REPORT["evaluations"]]
         evaluated = next(table for table in tables if table[0] == heads)
         columns = ("step", "loss", "train_top1_error", "test_top1_error", "test_top5_error", "learning_rate")
         for cells, values in zip(evaluated[1:], zip(*(table[column] for column in columns)), strict=True):
-            step, loss, train, top1, top5, rate = values
-            expected = [f"{step:.0f}", f"{loss:.4g}", percent(train), percent(top1), percent(top5), f"{rate:.4g}"]
-            assert cells == expected
+            step, loss, *shares, rate = values
+            assert cells == [f"{step:.0f}", f"{loss:.4g}", *(f"{share:.2%}" for share in shares), f"{rate:.4g}"]
         here = REPORT["here"].format(error=last["test_top1_error"], split=split, steps=6)
         stated = next(row for table in tables for row in table if here in row)
         assert stated[2] == REPORT["training"].format(last["train_top1_error"])

@@ -11,7 +11,6 @@ from outputs.words import ARCHITECTURES, NOT_EVALUATED, STUDY_COLUMNS
 from threadpoolctl import threadpool_limits
 
 from identity_matters.data.digits import mnist_sample
-from shortcut_study.network import ShortcutNetwork
 
 EXAMPLES, RELU_EXAMPLES, EPOCHS, SWEEP_EPOCHS, DEPTH = 80, 40, 150, 20, 4
 RATE, XAVIER_RATE = 0.1, 0.04
@@ -51,9 +50,11 @@ def network_of(row):
     """The weights that a row's network starts from, whether it has shortcuts, and whether ReLUs."""
     n, depth, is_relu = int(row["shortcut_depth"]), int(row["depth"]), row["activations"] == "relu_mid"
     layers = n or (2 if is_relu else 1)
-    network = ShortcutNetwork(10, depth // layers, layers, shortcut=n > 0)
-    kind, seed = row["initialisation"], 0 if row["seed"] == "" else int(row["seed"])
-    return network.initialize(kind, seed), n > 0, is_relu
+    normal = np.random.default_rng(int(row["seed"] or 0)).standard_normal((depth // layers, layers, 10, 10))
+    if row["initialisation"] == "orthogonal":  # QᵀX is triangular, with a positive diagonal
+        q, r = np.linalg.qr(normal)
+        return q * np.sign(np.einsum("...jj->...j", r))[..., None, :], n > 0, is_relu
+    return {"xavier": 1, "zero": 0.01, "exact_zero": 0}[row["initialisation"]] * normal / 10**0.5, n > 0, is_relu
 
 
 def assert_spectrum(row, matrix, rel=1e-5):

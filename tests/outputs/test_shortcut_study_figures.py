@@ -23,6 +23,7 @@ MADE_UP = (
     "--num_runs=3 --sweep_runs=3 --relu_runs=3 --conv_runs=3"
 ).split()
 LEAST = 0.3  # loss of the best linear map
+SOLVED = {((1, "zero"), 2), ((1, "zero"), 6), ((0, "orthogonal"), 6)}  # where final losses are close to it
 
 
 def made_up_rows():
@@ -65,7 +66,7 @@ def made_up_rows():
             add("spectrum_at_losses", kind, DEPTH, seed, activations, **known)
     for activations, depths in (("linear", DEPTHS), ("relu_mid", (2, 12))):
         for kind, depth, seed, rate in itertools.product(ARCHITECTURES, depths, SEEDS, (0.01, 0.1, 1.0)):
-            loss = LEAST + 10 ** rng.uniform(-6, -1)
+            loss = LEAST + 10 ** rng.uniform(-6, -1) * (1e-5 if (kind, depth) in SOLVED else 1)
             known = {"epoch": 1000, "learning_rate": rate, "status": "done", "loss": loss, "excess_loss": loss - LEAST}
             if activations == "relu_mid":
                 known["perturbed_loss"] = loss * (1.5 if rate == 1.0 else 1 + 1e-6)
@@ -361,9 +362,10 @@ def test_figure_9_and_its_findings_are_those_of_the_rows(told):
         ratio = best[TWO][12][0] / best[kind][12][0]
         ref.assert_numbers(text, ratio, 12)
         assert answer == ANSWERS[ratio > 1]
-    ratios = {d: mean / means[0, "orthogonal"][d] for d, mean in means[1, "zero"].items()}
-    ref.assert_numbers(alike[1], *np.ravel([(ratio, d) for d, ratio in ratios.items()]))
-    assert alike[0] == ANSWERS[all(1 / 3 < ratio < 3 for ratio in ratios.values())]
+    pairs = {d: (mean, means[0, "orthogonal"][d]) for d, mean in means[1, "zero"].items()}
+    ref.assert_numbers(alike[1], *np.ravel([(one / other, d) for d, (one, other) in pairs.items()]), 6)  # 6: solved
+    ratios = [one / other for one, other in np.maximum([*pairs.values()], 1e-4 * LEAST)]
+    assert alike[0] == ANSWERS[all(1 / 3 < ratio < 3 for ratio in ratios)]
 
 
 def test_figure_10_and_its_findings_are_those_of_the_rows(told):

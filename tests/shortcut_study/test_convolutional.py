@@ -143,3 +143,16 @@ def test_the_labels_are_those_of_the_images_that_are_chosen(monkeypatch):
     convolutional.jobs(StudyConfig(conv_depths=(6,), conv_runs=1), data)[0].compute(lambda share: None)
     ((pixels, chosen),) = taken
     assert pixels.reshape(50, 16).argmax(1).tolist() == chosen.tolist()
+
+
+def test_networks_of_one_depth_have_as_many_residual_convolutions_over_however_many_a_shortcut_goes(monkeypatch):
+    labels, built = np.arange(10), []
+    data = StudyData(np.zeros((10, 10)), np.eye(10), np.zeros((10, 8, 8, 1), np.uint8), labels)
+    monkeypatch.setattr("shortcut_study.convolutional.initial_spectra", lambda models, *_: built.extend(models) or [])
+    for job in convolutional.jobs(StudyConfig(conv_depths=(6,), conv_runs=1), data):
+        job.compute(lambda share: None)
+    numbers = [
+        [sum(isinstance(layer, of) for layer in model.layers) for of in (keras.layers.Conv2D, keras.layers.Add)]
+        for model in built
+    ]
+    assert numbers == [[1 + 6, 6 // n] for n in (1, 2, 3) for _ in range(3)]  # and the stem

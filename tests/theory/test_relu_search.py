@@ -188,6 +188,15 @@ def test_a_cell_is_repeated_by_its_seed_and_changed_by_another(small_search):
     assert [point["risk"] for point in same_points] == pytest.approx(result["risk"])
 
 
+def test_bad_minima_are_searched_again_in_ten_times_the_sample_and_in_the_population(monkeypatch):
+    problems = []
+    monkeypatch.setattr(search, "_still_bad", lambda problem, *_: problems.append(problem) or 0)
+    row, _ = search.measure(Setting(2, 2, 1, 40, 0.2), "risk", 20, 2, [1, 0])
+    tenfold, population = problems
+    assert tenfold.x.shape == (row["tenfold_tried"], 400, 2) and len(tenfold.x) > 0
+    np.testing.assert_allclose(tenfold.y, forward(population.teachers, tenfold.x))
+
+
 def test_every_trial_is_counted_once_and_the_rows_agree_with_the_points(small_search):
     rows, found = small_search
     assert len(rows) == 6 and len(found) == 120

@@ -9,7 +9,7 @@ import pytest
 from refusals import refused
 
 from theory import shortcut_hessians as sh
-from theory.shortcut import stationarity
+from theory.shortcut import figures, stationarity
 from theory.shortcut.activations import ACTIVATIONS, Activation
 
 # One with σ″(0) ≠ 0, unlike tanh; both are 0 at 0.
@@ -185,3 +185,8 @@ def test_a_hessian_is_singular_within_the_rounding_of_its_size(share, is_singula
     least = share * np.finfo(np.float64).eps  # of two eigenvalues
     monkeypatch.setattr(sh, "spectrum_at_zero", lambda *_: SimpleNamespace(eigenvalues=np.array([-1.0, least])))
     assert sh.condition_number_at_zero(None, None, 1, 2) == (math.inf if is_singular else pytest.approx(1 / least))
+
+
+def test_the_condition_numbers_of_a_seed_are_of_the_regressions_from_that_seed_on():
+    first, second = (figures.condition_numbers_at_zero(seed, 3, (2,), 2) for seed in (0, 1))
+    assert second[0] == first[1] | {"instance": 0} and second[1]["one_shortcut"] != first[0]["one_shortcut"]
