@@ -28,7 +28,7 @@ from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.files import open_log, shortest_unique_suffixes, write_text
 from launch import launcher
 from launch.experiment import Figures
-from launch.jobs.local import die_with_parent
+from launch.local_cluster import die_with_parent
 from launch.reporting.runs import figures_of, read_run
 
 POLL_INTERVAL = 0.1  # seconds

@@ -24,7 +24,7 @@ from identity_matters import training
 from identity_matters.errors import EXIT_CONTINUE, EXIT_ERROR
 from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.tables import read_metrics
-from launch.jobs.local import free_ports
+from launch.local_cluster import free_ports
 
 pytestmark = pytest.mark.slow
 NUM_KILLS = int(os.environ.get("NUM_KILLS", 2))
