@@ -42,7 +42,7 @@ RUN_HERE: dict[str, str | dict[str, str]] = {
     "python -m launch.hessian_spectrum --saved_run=runs/first …": "--examples=20 --order=5 --num_vectors=2",
     "python -m launch.near_identity --saved_run=runs/first --run_dir=runs/first_blocks": "--examples=20",
     "python -m launch.report --runs=runs/first,runs/theory,runs/study --run_dir=runs/report": "",
-    "python -m launch.plot --run_dir=runs/report --format=pdf": "",
+    "python -m launch.plot --run_dir=runs/first --format=pdf --style=paper": "",
     "python -m launch.report --runs=docs/runs/paper,docs/runs/paper_muon,runs/theory --run_dir=runs/report_paper": "",
     "python -m launch.plot --run_dir=docs/runs/paper …": "",
     "python -m launch.plot --run_dir=docs/runs/near_identity_paper …": "",

@@ -5,7 +5,6 @@ import importlib
 import itertools
 import os
 import pathlib
-import shutil
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ from identity_matters.runs import figures
 from identity_matters.runs.config_json import RUN_TYPES, read_config_json
 from identity_matters.runs.figure_style import STYLES, fit, styled
 from identity_matters.runs.tables import write_metrics
-from launch import plot, report, train
+from launch import plot, train
 from shortcut_study.figures.spectrum import parts_figure, spectrum_figure
 
 DOCS_RUNS = pathlib.Path(__file__).parents[2] / "docs" / "runs"
@@ -294,32 +293,6 @@ def test_a_figure_for_a_paper_is_drawn_with_its_letters(tmp_path, launch):
     code, _, err = launch("plot", f"--run_dir={tmp_path}", "--format=pdf", "--style=paper")
     assert code == 0, err
     assert b"STIXGeneral" in (tmp_path / "convergence.pdf").read_bytes()
-
-
-def written(runs, run_dir):
-    report.main(report.ReportConfig(runs=",".join(map(str, runs))), str(run_dir))
-
-
-def test_plot_draws_the_runs_of_the_last_report_and_both_of_one_name(tiny_run, tmp_path, launch):
-    for folder in ("a", "b"):
-        shutil.copytree(tiny_run, tmp_path / folder / "run")
-    written([tiny_run], tmp_path / "report")
-    written([tmp_path / "a" / "run", f" {tmp_path / 'b' / 'run'}"], tmp_path / "report")
-    code, out, err = launch("plot", f"--run_dir={tmp_path}/report", "--format=svg")
-    assert (code, out.split()) == (0, [f"{tmp_path}/report/{name}_run_convergence.svg" for name in "ab"]), err
-
-
-def test_plot_draws_a_report_from_another_folder_and_names_a_run_that_is_gone(tiny_run, tmp_path, monkeypatch):
-    names = ["a/b_c", "d/b_c", "a_b/c"]
-    for name in names:
-        shutil.copytree(tiny_run, tmp_path / "there" / name)
-    monkeypatch.chdir(tmp_path / "there")
-    written(names, tmp_path / "report")
-    monkeypatch.chdir(tmp_path)
-    assert list(report.figures("report")) == ["1_a_b_c_convergence", "2_d_b_c_convergence", "3_a_b_c_convergence"]
-    shutil.rmtree(tmp_path / "there" / "a_b")
-    with pytest.raises(UserError, match="report is a report on runs that are no longer there: .*there/a_b/c"):
-        report.figures("report")
 
 
 def test_names_that_cannot_be_printed_are_refused_in_one_line(launch, tmp_path):
