@@ -50,19 +50,6 @@ def test_a_run_on_a_folder_is_exported_and_evaluated(launch, digits, tmp_path):
     assert code == 0 and '"num_examples": 50' in found
 
 
-@pytest.mark.slow
-def test_a_sweep_over_a_folder_needs_no_images_to_hold_out(launch, photos):
-    data = ("--images=photos", "--test_share=0.2", "--image_size=14", "--preset=mnist", *SMALL)
-    code, out, err = launch(
-        "ablations", "--sweep", "learning_rate=0.01,0.03", "--seeds=1", "--run_dir=runs/rates", *data
-    )
-    assert code == 0, err
-    assert re.findall(r"learning_rate=0\.0\d", out.partition("| variant")[2]) == [
-        "learning_rate=0.01",
-        "learning_rate=0.03",
-    ]
-
-
 @pytest.mark.nightly
 def test_two_workers_train_on_a_folder_as_one_does(launch, digits, tmp_path):
     flags, pair = [f"--images={digits}", "--batch_size=16", *SMALL], tmp_path / "pair"
@@ -139,7 +126,7 @@ def test_no_command_writes_among_the_images(launch, photos, command):
         assert launch("train", "--run_dir=trained", *data)[0] == 0
         data = ["--saved_run=trained"]
     if command == "ablations":
-        data += ["--sweep", "learning_rate=0.01,0.03", "--seeds=1"]
+        data = ["--images=photos", "--test_share=0.2", "--image_size=14", "--validation_examples=9", "--seeds=1"]
     code, _, err = launch(command, f"--run_dir={run_dir}", *data)
     assert code == 1 and re.search(
         "^error: photos/run is in the folder of images .*photos, where it would be", err, re.M
