@@ -35,12 +35,6 @@ def test_flags_of_any_value_make_a_config_or_a_line(name, max_examples):
     check()
 
 
-@pytest.mark.parametrize("run_dir", ["runs/a\nb", "runs/\x1b[2J", "runs/\udcff"])
-def test_a_run_dir_that_cannot_be_printed_is_refused(launch, run_dir):
-    code, _, err = launch("plot", f"--run_dir={run_dir}")
-    assert code == 1 and err == f"error: --run_dir holds characters that cannot be printed: {run_dir!r}\n"
-
-
 def test_an_unknown_flag_is_answered_by_the_three_nearest():
     values = absl.flags.FlagValues()
     for name in ("size1", "size2", "size3", "size4"):

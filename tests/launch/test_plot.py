@@ -293,10 +293,3 @@ def test_a_figure_for_a_paper_is_drawn_with_its_letters(tmp_path, launch):
     code, _, err = launch("plot", f"--run_dir={tmp_path}", "--format=pdf", "--style=paper")
     assert code == 0, err
     assert b"STIXGeneral" in (tmp_path / "convergence.pdf").read_bytes()
-
-
-def test_names_that_cannot_be_printed_are_refused_in_one_line(launch, tmp_path):
-    for flag, value in (("beside", f"{tmp_path}/\udcff"), ("names", "a,\x1b\udcff")):
-        flags = {"beside": f"{tmp_path}/b"} | {flag: value}
-        code, _, err = launch("plot", f"--run_dir={tmp_path}", *(f"--{name}={text}" for name, text in flags.items()))
-        assert (code, err) == (1, f"error: --{flag} holds characters that cannot be printed: {value!r}\n")
