@@ -88,21 +88,6 @@ def test_a_file_has_images_of_the_size_that_is_asked_for(launch, tmp_path):
         assert file["train_images"].shape == (4000, 14, 14, 1) and file["test_images"].shape == (1000, 14, 14, 1)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [("evaluate", "--pretrained=digits"), ("shortcut_study", "--figure=5", "--preset=smoke", "--run_dir={tmp}/study")],
-)
-def test_the_command_that_an_error_advises_fetches_the_data_set(launch, tmp_path, monkeypatch, arguments):
-    flags = [flag.format(tmp=tmp_path) for flag in arguments[1:]]
-    code, _, err = launch(arguments[0], *flags, "--dataset=cifar100", f"--data_dir={tmp_path}/my data")
-    assert code == launcher.EXIT_ERROR and err.count("\n") == 1
-    fetched = []
-    monkeypatch.setattr(tfds_builder, "_download", lambda name, builder: fetched.append((name, builder.data_dir)))
-    command = shlex.split(err)
-    command = command[command.index("launch.export_npz") + 1 :]
-    monkeypatch.chdir(tmp_path)
-    launch("export_npz", *command)  # which cannot read what was not fetched
-    assert [name for name, _ in fetched] == ["cifar100"] and fetched[0][1].startswith(f"{tmp_path}/my data")
 
 
 WITHOUT_TENSORFLOW = """

@@ -320,12 +320,3 @@ def test_a_damaged_table_is_named(again, name, table):
     assert ended.code == 1 and error.startswith("error: ") and table in error
 
 
-@pytest.mark.parametrize("name", ["check_theory", "relu_search", "descent_map"])
-def test_without_a_run_directory_rows_are_printed_and_nothing_is_written(
-    launch, small, finished, tmp_path, monkeypatch, name
-):
-    monkeypatch.chdir(tmp_path)
-    code, out, err = launch(name, *COMMANDS[name][0])
-    assert code == 0 and not list(tmp_path.iterdir()), err
-    run_dir, _, printed = finished(name)
-    assert out == printed.replace(f"files: {run_dir}\n", "")

@@ -122,17 +122,6 @@ def test_the_figure_is_drawn_from_the_csv_files_alone(tiny_spectrum, tmp_path):
     assert len(axes.get_legend().get_texts()) == 3
 
 
-@pytest.mark.slow
-def test_layers_blocks_and_a_tolerance_are_flags(tiny_run, launch, tmp_path):
-    asked = [*flags(tiny_run, tmp_path / "run"), "--tolerance=0.2", "--per_layer", "--per_block"]
-    code, out, err = launch(*asked, "--num_eigenvalues=1")
-    assert code == 0, err
-    tables = [read_rows(tmp_path / "run" / name) for name in ("layers.csv", "blocks.csv")]
-    assert [row["part"] for row in tables[1]] == ["stem_conv", "stage1_block1", "stage2_block1"]
-    assert all(sum(row["num_weights"] for row in rows) == 1188 for rows in tables)
-    assert "stage2_block1_conv2" in out and (tmp_path / "run" / "layers.png").exists()
-    counts = [int(pair.split("/")[1]) for pair in re.findall(r"\d+/\d+(?= \[)", err)]
-    assert min(counts) < 2 * 3 * 20  # fewer steps than the order
 
 
 @pytest.mark.slow

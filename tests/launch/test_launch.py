@@ -259,25 +259,6 @@ def test_the_strides_must_divide_the_images_of_the_data_and_not_the_preset_s(
     assert not (tmp_path / "none").exists()
 
 
-@pytest.mark.slow
-def test_errors_on_held_out_images_are_called_so(launch, digits_npz, tmp_path, monkeypatch):
-    from identity_matters import export
-    from identity_matters.runs import metrics_log
-
-    drawn, draw = [], metrics_log.convergence_figure
-
-    def keep(*arguments, **options):
-        drawn.append(draw(*arguments, **options))
-        return drawn[-1]
-
-    for module in (metrics_log, export):
-        monkeypatch.setattr(module, "convergence_figure", keep)
-    arguments = [f"--npz={digits_npz}", f"--run_dir={tmp_path}/run", "--validation_examples=5", *TINY]
-    code, out, err = launch("train", *arguments, "--train_steps=2", "--decay_steps=")
-    assert code == 0, err
-    assert len(re.findall(r" held-out error \d", out)) == 2 and "test error" not in out
-    assert len(drawn) == 2  # TensorBoard's and convergence.png
-    assert all(figure.axes[0].get_legend().texts[1].get_text().startswith("held-out error (") for figure in drawn)
 
 
 def test_a_diverging_run_exits_with_its_own_code(launch, digits_npz, tmp_path):

@@ -93,25 +93,8 @@ def test_the_rate_of_a_schedule_that_always_falls_has_no_drops():
     assert drops(2, 2, 1, 1, 0.5) == [1, 3]
 
 
-EIGENVALUE = dict.fromkeys(("eigenvalue", "weight", "density"), 1)
-EIGENVALUE |= dict.fromkeys(("vector", "error_bound", "rounding", "standard_error"), 0)
 
 
-@pytest.mark.parametrize(
-    "draw",
-    [
-        functools.partial(figures.convergence_figure, []),
-        functools.partial(figures.comparison_figure, []),
-        functools.partial(experiment_figures.ablation_figure, []),
-        functools.partial(experiment_figures.depth_figure, [], {"small": {}, "standard": {}}),
-        functools.partial(experiment_figures.norms_figure, []),
-        functools.partial(spectrum_figure, [EIGENVALUE], [EIGENVALUE]),
-    ],
-    ids=lambda draw: draw.func.__name__,
-)
-def test_every_figure_with_a_title_takes_it_as_it_is(draw):
-    titles = draw(title="$\\x$").findobj(lambda artist: isinstance(artist, Text) and artist.get_text() == "$\\x$")
-    assert [title.get_parse_math() for title in titles] == [False]
 
 
 def test_a_directory_with_signs_of_formulas_is_named_as_it_is(tmp_path):
