@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 
-import requests
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core.download import downloader
 
@@ -63,13 +62,13 @@ def _download(name: str, builder: tfds.core.DatasetBuilder) -> None:
         builder.download_and_prepare()
     except Preempted:
         raise
-    except requests.exceptions.ConnectionError as error:
-        url = getattr(error.request, "url", None) or "the server"
-        raise UserError(
-            f"TFDS cannot download {name}: {url} cannot be reached from here; without a network, copy a prepared "
-            f"{name} to --data_dir (data_dir=…)"
-        ) from error
-    except Exception as error:  # no space, or files to be fetched by hand: TFDS raises anything
+    except Exception as error:  # no network, no space, or files to be fetched by hand: TFDS raises anything
+        url = getattr(getattr(error, "request", None), "url", None)  # of an error of the library requests
+        if url:
+            raise UserError(
+                f"TFDS cannot download {name}: {url} cannot be reached from here; without a network, copy a prepared "
+                f"{name} to --data_dir (data_dir=…)"
+            ) from error
         raise UserError(f"TFDS cannot download {name}: {' '.join(str(error).split())}") from error
     finally:
         downloader.MAX_RETRIES = retries

@@ -18,7 +18,7 @@ from processes import FLAGS, last_step, log_of, until
 
 from identity_matters.errors import EXIT_CONTINUE
 from identity_matters.runs.config_json import read_config_json
-from launch.jobs.local import free_ports
+from launch.local_cluster import free_ports
 
 pytestmark = pytest.mark.slow
 NUM_SIGNALS = int(os.environ.get("NUM_SIGNALS", 0))  # of each test, where it has fewer
