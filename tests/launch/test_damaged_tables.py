@@ -1,21 +1,13 @@
 """Whatever is wrong with the tables of a run, its launcher and launch.plot name the file."""
 
 import dataclasses
-import functools
 import shutil
 
-import numpy as np
 import pytest
 from begun import begin, edit
-from damage import damaged_table
 from launching import config_of
-from study_rows import of_figure, paper_rows
 
 from identity_matters import training
-from identity_matters.errors import UserError
-from identity_matters.runs.tables import write_metrics
-from launch import plot
-from theory import figures
 
 NETWORK = ["--train_examples=60", "--eval_examples=20", "--stem_width=2", "--widths=2", "--blocks_per_stage=1"]
 TINY = [*NETWORK, "--batch_size=16", "--train_steps=4", "--decay_steps=", "--eval_every=2", "--checkpoint_every=2"]

@@ -60,8 +60,6 @@ def assert_one_line(ended, folder, reason):
     assert lines[0].startswith("error: ") and str(folder) in lines[0] and reason in lines[0]
 
 
-
-
 def test_where_the_disk_has_room_again_the_same_command_continues(mounted):
     folder = mounted("size=128k")
     assert_one_line(train(folder / "run"), folder, "No space left on device")

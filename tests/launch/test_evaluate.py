@@ -3,7 +3,6 @@
 import ast
 import json
 import os
-import shlex
 import shutil
 import subprocess
 import sys
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 from loaded import load_npz
 
-from identity_matters.data import tfds_builder
 from identity_matters.runs.tables import read_metrics
 from launch import launcher
 
@@ -86,8 +84,6 @@ def test_a_file_has_images_of_the_size_that_is_asked_for(launch, tmp_path):
     assert code == 0 and "test images [14, 14, 1]" in out
     with np.load(tmp_path / "small.npz") as file:
         assert file["train_images"].shape == (4000, 14, 14, 1) and file["test_images"].shape == (1000, 14, 14, 1)
-
-
 
 
 WITHOUT_TENSORFLOW = """

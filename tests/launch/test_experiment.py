@@ -318,5 +318,3 @@ def test_a_damaged_table_is_named(again, name, table):
     ended = again(name, damage)
     *_, error = ended.err.splitlines()
     assert ended.code == 1 and error.startswith("error: ") and table in error
-
-

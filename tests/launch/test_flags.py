@@ -35,10 +35,6 @@ def test_flags_of_any_value_make_a_config_or_a_line(name, max_examples):
     check()
 
 
-
-
-
-
 @pytest.mark.parametrize("names, has_flag", [("a", False), ("ab", True)])
 def test_several_presets_are_chosen_by_a_flag(names, has_flag):
     presets = dict.fromkeys(names, CheckConfig())
@@ -58,8 +54,6 @@ def test_a_leading_tilde_of_every_path_is_the_home_directory(monkeypatch):
     assert held("train", run_dir="~/y2", data_dir="~", npz="a/~/b~") == ["/home/ann/y2", "/home/ann", "a/~/b~"]
     assert held("report", runs="~/a, ~/b,c") == ["/home/ann/a, /home/ann/b,c"]
     assert held("plot", beside="c,~/d", title="~/d") == ["c,/home/ann/d", "~/d"]
-
-
 
 
 @pytest.mark.parametrize("columns, width", [(300, 110), (90, 90), (20, 60)])

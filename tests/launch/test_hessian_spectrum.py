@@ -3,7 +3,6 @@
 import functools
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -120,8 +119,6 @@ def test_the_figure_is_drawn_from_the_csv_files_alone(tiny_spectrum, tmp_path):
     axes = hessian_spectrum.figures(str(tmp_path), "as titled")["spectrum"].axes[0]
     assert axes.get_yscale() == "log" and axes.get_title() == "as titled"
     assert len(axes.get_legend().get_texts()) == 3
-
-
 
 
 @pytest.mark.slow

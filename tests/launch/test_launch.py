@@ -259,8 +259,6 @@ def test_the_strides_must_divide_the_images_of_the_data_and_not_the_preset_s(
     assert not (tmp_path / "none").exists()
 
 
-
-
 def test_a_diverging_run_exits_with_its_own_code(launch, digits_npz, tmp_path):
     arguments = [f"--npz={digits_npz}", f"--run_dir={tmp_path}/run", *TINY, "--train_steps=8"]
     flags = ("--learning_rate=1e30", "--clip_norm=0", "--eval_every=4", "--decay_steps=7,8,1000")

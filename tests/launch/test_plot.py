@@ -1,6 +1,5 @@
 """launch.plot: config.json says whose figures it draws, old ones by their config, lone tables by their columns."""
 
-import functools
 import importlib
 import itertools
 import os
@@ -12,17 +11,14 @@ from begun import begin
 from launching import config_of
 from legible import assert_legible
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 
 from identity_matters.config import DataConfig, ModelConfig, TrainConfig
 from identity_matters.errors import UserError
-from identity_matters.experiments import figures as experiment_figures
 from identity_matters.runs import figures
 from identity_matters.runs.config_json import RUN_TYPES, read_config_json
 from identity_matters.runs.figure_style import styled
 from identity_matters.runs.tables import write_metrics
 from launch import plot, train
-from shortcut_study.figures.spectrum import spectrum_figure
 
 DOCS_RUNS = pathlib.Path(__file__).parents[2] / "docs" / "runs"
 
@@ -91,10 +87,6 @@ def test_the_rate_of_a_schedule_that_always_falls_has_no_drops():
 
     assert drops(4, 3, 2, 1) == drops(1, 2, 1) == drops(1) == []
     assert drops(2, 2, 1, 1, 0.5) == [1, 3]
-
-
-
-
 
 
 def test_a_directory_with_signs_of_formulas_is_named_as_it_is(tmp_path):
