@@ -1,8 +1,7 @@
 """One table of damaged files: how each is made, and words that must be said of it.
 
-identity_matters/test_damaged_files.py makes each once and reads it. `python -m tests.attack` makes some of them in its
-own files and changes bytes on top. A maker damages a whole file, or the folder of a TFDS set, in its place; it does not
-compute with TensorFlow, since tests.attack forks the process.
+identity_matters/test_damaged_files.py makes each once and reads it. A maker damages a whole file, or the folder of a
+TFDS set, in its place.
 """
 
 import csv

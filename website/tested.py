@@ -111,7 +111,6 @@ RUN_ELSEWHERE: dict[str, tuple[str, ...]] = {
             for name in ("coverage", "hessian", "input_stream", "lanczos", "scaling", "train_step")
         ),
     ),
-    "tests/attack/test_attack.py::test_a_try_of_each_kind": ("python -m tests.attack --minutes=30",),
     "tests/test_site.py::test_every_link_of_a_built_page_leads_somewhere": ("mkdocs build --strict",),
     ".ci/run": (
         "pip install -e '.[docs]' && mkdocs build --strict",
