@@ -27,7 +27,7 @@ from benchmarks.harness import Peer, interleaved, report, seconds
 from benchmarks.train_step import RUNS, StepBenchmark, our_training
 from identity_matters.fields import require
 from launch import launcher
-from launch.jobs.local import free_ports, tf_config
+from launch.local_cluster import free_ports, tf_config
 
 if TYPE_CHECKING:
     from identity_matters.distributed.workers import Workers

@@ -20,11 +20,6 @@ in networks of 55 convolutions; ten minutes on the embedded digits are enough:
 --experiment=norms redraws Figure 2 of Li et al. in 5 epochs (the paper: 200): the norms of networks of
 several depths after the same steps, in kernel_norms.png.
 
-    python -m launch.ablations --preset=mnist --sweep learning_rate=0.01,0.03,0.1 --seeds=3 --run_dir=runs/lr
-
-sweeps any field of a run or of its network instead: a run of the preset for each value and seed,
-with the same table, ablations.png and, for numbers, sweep.png.
-
 An experiment sets some flags of launch.train itself. --help lists the others; after
 --experiment=rivals, norms or initializers it lists those that this experiment leaves free.
 """

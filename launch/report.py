@@ -1,53 +1,34 @@
-"""Write report.html, a self-contained page about runs: figures, claims, results, and what was not run.
+"""Write report.html, one page with the figures and tables of runs of any launcher.
 
-    python -m launch.report --run_dir=runs/report
+    python -m launch.report --runs=runs/first,runs/theory,runs/study --run_dir=runs/report
 
-checks the claims, trains on the embedded digits and draws the figures of Li et al. at toy size,
-each in its own directory under run_dir, in about 3 minutes on 2 idle cores, and writes
-runs/report/report.html. The same command continues an interrupted report.
-
-    python -m launch.report --runs=runs/first,runs/study --run_dir=runs/report
-
-computes nothing: it reports on existing runs, of any launcher, as they are now.
+computes nothing: it shows the runs as they are now, in seconds, on a page that loads no other file. A run
+of launch.check_theory adds the table of its claims. Training runs are compared by the settings in which
+they differ.
 """
 
+import base64
 import dataclasses
+import datetime
+import importlib
+import io
+import math
 import os
-import shlex
-import signal
-import subprocess
-import sys
-import time
-from typing import NamedTuple
+import pathlib
+import re
+import urllib.parse
+from typing import Any, NamedTuple, TypeAlias
 
-from identity_matters.errors import EXIT_CONTINUE, Preempted, UserError
-from identity_matters.fields import Checked, option, require, split_names
-from identity_matters.runs import signals
-from identity_matters.runs.config_json import FINISHED, read_config_json, seen_from_start
+from identity_matters.errors import UserError, explaining, table_error
+from identity_matters.fields import Checked, option, split_names
+from identity_matters.runs.config_json import differing, evaluated_split, flat, read_config_json
 from identity_matters.runs.directory import RunDirectory
-from identity_matters.runs.files import open_log, shortest_unique_suffixes, write_text
+from identity_matters.runs.files import write_text
+from identity_matters.runs.tables import ablation_table, read_rows
 from launch import launcher
 from launch.experiment import Figures
-from launch.jobs.local import die_with_parent
-from launch.reporting.runs import figures_of, read_run
 
-POLL_INTERVAL = 0.1  # seconds
-
-
-class Quick(NamedTuple):
-    """A run of a few minutes at most."""
-
-    name: str  # of its directory
-    module: str
-    flags: tuple[str, ...]  # beside --run_dir
-    duration: str  # on 2 idle cores
-
-
-QUICK = (
-    Quick("claims", "launch.check_theory", (), "a minute"),
-    Quick("digits", "launch.train", (), "a minute"),
-    Quick("study", "launch.shortcut_study", ("--preset=smoke",), "half a minute"),
-)
+Table: TypeAlias = list[list[str]]  # rows of cells, the header first
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,92 +36,142 @@ class ReportConfig(Checked):
     """The runs to report on.
 
     Attributes:
-      runs: Run directories, with commas between them (empty: compute quick runs first).
+      runs: Run directories, with commas between them. Required.
     """
 
     runs: str = option("", path=True, compared=False)
 
 
+class Run(NamedTuple):
+    """A run directory: its path as the user gave it, config.json, and the rows of metrics.csv or results.csv."""
+
+    path: str
+    contents: dict[str, Any]
+    settings: dict[str, Any]  # the fields of the config in contents, without nesting
+    rows: list[dict]
+
+
 def main(config: ReportConfig, run_dir: str) -> None:
-    """Writes report.html in run_dir, after the quick runs where no others are given."""
-    names = split_names(config.runs)
-    require(names or not config.runs, f"runs names no directory, got {config.runs!r}; leave it empty for quick runs")
-    require(len(set(map(os.path.realpath, names))) == len(names), f"runs names a directory twice, got {config.runs!r}")
-    from launch.reporting import page  # which draws
+    """Writes report.html in run_dir."""
+    paths = split_names(config.runs)
+    if not paths:
+        raise UserError(f"--runs must name run directories, with commas between them, got {config.runs!r}")
+    if len({os.path.realpath(path) for path in paths}) < len(paths):
+        raise UserError(f"--runs names a directory twice, got {config.runs!r}")
+    page = render([read_run(path) for path in paths], run_dir)
+    with RunDirectory(run_dir, config, "report") as directory:
+        directory.set_status("running")
+        write_text(directory.file("report.html"), page)
+        directory.set_status("done")
+    print(f"report: {directory.file('report.html')}")
 
-    given = [read_run(name, run_dir) for name in names]  # a mistake in a name leaves no run directory
-    with RunDirectory(run_dir, config, "report") as run:
-        run.set_status("running")
-        runs = given or [read_run(name, run_dir) for name in compute_quick_runs(run)]
-        write_text(run.file("report.html"), page.render(runs))
-        run.set_status("done")
-    print(f"report: {run.file('report.html')}")
+
+def read_run(path: str) -> Run:
+    """Reads a run directory; raises UserError if it holds no run."""
+    contents = read_config_json(path)
+    if contents is None or contents["kind"] == "report":
+        raise UserError(f"--runs: {path!r} is not the directory of a run, or is that of a report")
+    table = os.path.join(path, "metrics.csv" if contents["kind"] == "train" else "results.csv")
+    return Run(path, contents, flat(contents["config"]), read_rows(table))
 
 
-def compute_quick_runs(run: RunDirectory) -> list[str]:
-    """Returns the directories of the quick runs in a report's; those that are done are kept, others are computed.
+def render(runs: list[Run], run_dir: str) -> str:
+    """Returns the page of several runs; links in it are relative to run_dir."""
+    import jinja2
 
-    Raises:
-      UserError: a run ended before it was done.
-      Preempted: SIGTERM came; the run under way got it too.
+    sections = []
+    for run in runs:
+        address = urllib.parse.quote(os.path.relpath(run.path, run_dir)) + "/"
+        with explaining(table_error(os.path.join(run.path, "*.csv"))):
+            sections.append({"run": run, "address": address, "pictures": pictures(run), "tables": tables(run)})
+    loader = jinja2.PackageLoader("launch")
+    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    date = datetime.datetime.now(datetime.timezone.utc).strftime("%d %B %Y, %H:%M UTC")
+    return environment.get_template("report.html").render(sections=sections, compared=comparison(runs), date=date)
+
+
+def pictures(run: Run) -> dict[str, str]:
+    """Returns the figures that the run's launcher draws, by name, each as the data address of a PNG."""
+    from identity_matters.runs.figure_style import styled
+    from identity_matters.runs.figures import write_picture
+
+    if not run.rows:
+        return {}
+    draw = importlib.import_module(f"launch.{run.contents['kind']}").figures
+    drawn = {}
+    with styled():
+        for name, figure in draw(run.path).items():
+            image = io.BytesIO()
+            write_picture(figure, image, "png")
+            drawn[name] = f"data:image/png;base64,{base64.b64encode(image.getvalue()).decode()}"
+    return drawn
+
+
+def tables(run: Run) -> list[Table]:
+    """Returns the tables of a run: its evaluations, or those in Markdown that its launcher has written."""
+    kind = run.contents["kind"]
+    if kind == "train" and run.rows:
+        return [evaluations(run)]
+    if kind == "ablations":
+        return markdown_tables(ablation_table(run.rows))
+    return markdown_tables("\n".join(path.read_text("utf-8") for path in pathlib.Path(run.path).glob("*.md")))
+
+
+def markdown_tables(text: str) -> list[Table]:
+    r"""Returns the tables of a text in Markdown.
+
+    >>> markdown_tables("a | b\n\n| n | \\|x\\| |\n|---|---:|\n| 1 | 2 % |\n\nend")
+    [[['n', '|x|'], ['1', '2 %']]]
     """
-    folders = [run.file(quick.name) for quick in QUICK]
-    for number, (quick, folder) in enumerate(zip(QUICK, folders), 1):
-        start = f"[{number}/{len(QUICK)}] {quick.name}"
-        if _status(folder) in FINISHED:
-            print(f"{start}: already {_status(folder)}", flush=True)
-            continue
-        command = [sys.executable, "-m", quick.module, f"--run_dir={folder}", *quick.flags]
-        print(f"{start}: python {shlex.join(command[1:])}, {quick.duration} on 2 idle cores", flush=True)
-        began, log = time.perf_counter(), f"{folder}.log"
-        code = _run(command, log)
-        if _status(folder) not in (*FINISHED, "failed"):  # a check that failed is a result
-            raise UserError(f"{quick.module} ended with exit code {code} before it was done; its output is in {log}")
-        print(f"{start}: {_status(folder)} after {(time.perf_counter() - began) / 60:.1f} minutes", flush=True)
-    return folders
+    found: list[Table] = []
+    for block in re.findall(r"(?:^\|.*\n?)+", text, re.M):
+        lines = [line for line in block.splitlines() if line.strip("|-: ")]
+        rows = [re.split(r"(?<!\\)\|", line.strip().strip("|")) for line in lines]
+        found.append([[cell.strip().replace(r"\|", "|") for cell in row] for row in rows])
+    return found
 
 
-def _status(folder: str) -> str:
-    contents = read_config_json(folder)
-    return contents["status"] if contents else ""
+def evaluations(run: Run) -> Table:
+    """Returns the evaluations of a training run."""
+    split = evaluated_split(run.settings).capitalize()
+    table = [["Step", "Loss", "Train error", f"{split} error", "Top-5", "Learning rate"]]
+    for row in run.rows:
+        errors = [row["train_top1_error"], row["test_top1_error"], row.get("test_top5_error")]
+        table.append([number(row["step"]), number(row["loss"]), *map(percent, errors), number(row["learning_rate"])])
+    return table
 
 
-def _run(command: list[str], log_path: str) -> int:
-    """Runs a command whose output goes to a file, and its progress bar here; returns its exit code."""
-    with open_log(log_path, "w") as log:
-        process = subprocess.Popen(command, stdout=log, preexec_fn=die_with_parent)
-    with signals.deferring_signals() as stop:  # as an exception, Ctrl-C would come again while the run is still saving
-        try:
-            while process.poll() is None and not stop.received:
-                time.sleep(POLL_INTERVAL)
-        finally:
-            if process.poll() is None:  # which saves what it has
-                process.terminate()
-                process.wait()
-    if stop.number == signal.SIGINT:
-        raise KeyboardInterrupt
-    if stop.received or process.returncode == EXIT_CONTINUE:
-        raise Preempted()
-    return process.returncode
+def comparison(runs: list[Run]) -> Table:
+    """Returns the last errors of the training runs and the settings in which they differ."""
+    trained = [run for run in runs if run.contents["kind"] == "train" and run.rows]
+    settings = differing([run.settings for run in trained])
+    splits = sorted({evaluated_split(run.settings) for run in trained}, reverse=True)
+    errors = " or ".join(f"{split} error" for split in splits).capitalize()
+    table = [["Run", "Status", "Steps", errors, "Train error", *settings]]
+    for run in trained:
+        last = run.rows[-1]
+        cells = [number(last["step"]), percent(last["test_top1_error"]), percent(last["train_top1_error"])]
+        table.append([run.path, run.contents["status"], *cells, *(number(run.settings.get(name)) for name in settings)])
+    return table
+
+
+def percent(value: object) -> str:
+    """Returns a fraction as percent; a dash for anything but a finite number."""
+    return f"{value:.2%}" if isinstance(value, (int, float)) and math.isfinite(value) else "–"
+
+
+def number(value: object) -> str:
+    """Returns a number with four digits, other values as they are, and a dash for an empty one."""
+    if value in ("", None):
+        return "–"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return f"{value:,}" if type(value) is int else str(value)
 
 
 def figures(run_dir: str) -> Figures:
-    """Returns the figures of the runs of a report, by the names of the run and of the figure.
-
-    Raises:
-      UserError: a run that the report names is gone.
-    """
-    contents = read_config_json(run_dir)
-    given = [seen_from_start(contents, name) for name in split_names(contents["config"]["runs"])]
-    gone = [path for path in given if not read_config_json(path)]
-    require(not gone, f"{run_dir} is a report on runs that are no longer there: {', '.join(gone)}")
-    computed = (os.path.join(run_dir, quick.name) for quick in QUICK)
-    paths = given or [path for path in computed if read_config_json(path)]  # an interrupted report lacks some
-    labels = [name.replace("/", "_") for name in shortest_unique_suffixes(paths)]
-    if len(set(labels)) < len(labels):  # of a/b_c and a_b/c
-        labels = [f"{number}_{label}" for number, label in enumerate(labels, 1)]
-    drawn = zip(labels, map(figures_of, paths))
-    return {f"{label}_{name}": figure for label, figures in drawn for name, figure in figures.items()}
+    """Returns no figures: launch.plot draws those of the runs themselves."""
+    return {}
 
 
 cli = launcher.command(main, {"": ReportConfig()}, manual=__doc__)

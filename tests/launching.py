@@ -12,7 +12,7 @@ from launch import config_flags, launcher
 
 LAUNCHERS = (
     "train evaluate classify plot ablations check_theory relu_search descent_map shortcut_study hessian_spectrum "
-    "near_identity cluster export_npz report story"
+    "near_identity cluster export_npz report"
 ).split()
 
 

@@ -12,7 +12,7 @@ import time
 import numpy as np
 
 from identity_matters.runs import checkpoint
-from launch.jobs.local import tf_config
+from launch.local_cluster import tf_config
 
 STEPS = 120
 # A network so small that it is saved often and done soon.

@@ -106,6 +106,6 @@ def test_every_package_is_typed_and_shipped():
     setup = (ROOT / "setup.cfg").read_text()
     for package in ("identity_matters", "shortcut_study", "theory", "launch"):
         assert (ROOT / package / "py.typed").exists() and f"{package} = py.typed" in setup
-    assert "launch.reporting = templates/*" in setup
+    assert "launch = py.typed, templates/*" in setup
     folders = {path.parent for name, path in MODULES.items() if not name.startswith("benchmarks")}
     assert not [folder for folder in folders if not (folder / "__init__.py").exists()]

@@ -83,7 +83,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("reader")
     for name in RUNS:
         shutil.copytree(ROOT / "docs" / "runs" / name, folder / "docs" / "runs" / name)
-    for page in ("reference", "appendix"):
+    for page in ("reference", "appendix", "figures"):
         (folder / "docs" / page).mkdir()
     for name, run in (("second", "paper"), ("third", "paper_muon")):
         shutil.copytree(folder / "docs" / "runs" / run, folder / "runs" / name)
@@ -114,7 +114,12 @@ def run_snippet(last_line: str, replaced: dict[str, str], names: dict) -> None:
 
 
 def run_command(command: str) -> tuple[int, str]:
-    """Runs launchers in this process and all else in a shell; returns the exit code and stderr."""
+    """Runs launchers in this process and all else in a shell; returns the exit code and stderr.
+
+    A command with $rate runs once for each of the values of the loop in docs/guides/train.md.
+    """
+    if "$rate" in command:
+        return max(run_command(command.replace("$rate", rate)) for rate in ("0.01", "0.03", "0.1"))
     words = shlex.split(command)
     if words[2].startswith("launch."):
         code, _, err = launched(words[2].removeprefix("launch."), *words[3:])

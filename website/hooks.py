@@ -45,7 +45,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     made: dict[str, str | bytes] = {
         "reference/presets.md": commands.presets_page(),
         "reference/commands/index.md": commands.commands_index(),
-        "assets/filter.js": (ROOT / "launch" / "reporting" / "templates" / "filter.js").read_text(encoding="utf-8"),
     }
     made |= {f"reference/commands/{name}.md": commands.command_page(name) for name in commands.launchers()}
     made |= {page: (ROOT / source).read_text(encoding="utf-8") for source, page in ROOT_PAGES.items()}

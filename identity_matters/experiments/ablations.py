@@ -19,7 +19,6 @@ from identity_matters.errors import UserError, explaining, table_error
 from identity_matters.experiments import figures as experiment_figures
 from identity_matters.experiments.config import AblationConfig
 from identity_matters.experiments.variants import EXPERIMENTS, Variant, depths
-from identity_matters.fields import require
 from identity_matters.model import check_image_shape
 from identity_matters.runs import figures, tables
 from identity_matters.runs.config_json import flat, read_config_json
@@ -65,11 +64,9 @@ def run_ablations(config: AblationConfig, run_dir: str) -> list[dict]:
       UserError: the data or the run directory cannot be used or are of other data, or a finished run in it is of
         another config than its variant now has.
     """
-    held_out = 0 if config.sweep else config.train.data.validation_examples  # a sweep chooses nothing by them
     # A mistake in what names the data must not leave a config.json.
-    shared = dataclasses.replace(config.train.data, validation_examples=held_out)
-    check_run_dir_outside_images(shared, run_dir)
-    source = open_source(shared)
+    check_run_dir_outside_images(config.train.data, run_dir)
+    source = open_source(config.train.data)
     shape = {"image_shape": source.image_shape, "num_classes": source.num_classes}
     base = dataclasses.replace(config.train, model=dataclasses.replace(config.train.model, **shape))
     plans = [_plan(variant, base, config) for variant in config.variants]
@@ -181,12 +178,12 @@ def _train(config: TrainConfig, run_dir: str) -> None:
 def _open_table(path: str, config: AblationConfig) -> JobTable:
     """Returns the table of results; raises UserError where it has rows of variants that the config does not."""
     table = JobTable(path)
-    names = [variant.name for variant in (config.variants if config.sweep else EXPERIMENTS[config.experiment])]
+    names = [variant.name for variant in EXPERIMENTS[config.experiment]]
     with explaining(table_error(path)):
         keys = [(row["variant"], row["phase"], row["chosen_rate"], row["seed"]) for row in table.rows]
     unknown = {variant for variant, *_ in keys} - set(names)
-    compared = config.sweep or config.experiment
-    require(not unknown, f"{path} has rows of {', '.join(sorted(unknown))}: no variant of {compared}")
+    if unknown:
+        raise UserError(f"{path} has rows of {', '.join(sorted(unknown))}: no variant of {config.experiment}")
     return table
 
 
@@ -214,14 +211,12 @@ def draw(rows: list[dict], title: str = "") -> dict[str, Figure]:
     """Returns the figures of the rows of results.csv by name.
 
     ablations; depths where networks of several depths are compared, as in the statements; kernel_norms of
-    --experiment=norms; sweep where the variants are values of one field that is a number.
+    --experiment=norms.
     """
     drawn = {"ablations": experiment_figures.ablation_figure(rows, title)}
     present, compared = {row["variant"] for row in tables.final_rows(rows)}, depths()
     if any(len(present & variants.keys()) > 1 for variants in compared.values()):
         drawn["depths"] = experiment_figures.depth_figure(rows, compared, title)
-    if swept := experiment_figures.swept_values(present):
-        drawn["sweep"] = experiment_figures.sweep_figure(rows, *swept, title)
     if {row["variant"] for row in rows} <= {variant.name for variant in EXPERIMENTS["norms"]}:
         drawn["kernel_norms"] = experiment_figures.norms_figure(rows, title)
     return drawn

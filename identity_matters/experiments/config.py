@@ -7,15 +7,13 @@ from typing import Any, ClassVar, Literal
 
 from identity_matters.config import TrainConfig
 from identity_matters.errors import UserError
-from identity_matters.experiments import sweep
 from identity_matters.experiments.variants import EXPERIMENTS, Variant
-from identity_matters.fields import check_fields, option, require, split_names
+from identity_matters.fields import check_fields, option, split_names
 from identity_matters.presets import TRAIN_PRESETS
 
 OF_EVERY_EXPERIMENT = {
     "network", "convs_per_block", "optimizer", "learning_rate", "train_steps", "eval_every", "checkpoint_every",
 }  # fmt: skip
-_OF_EXPERIMENTS = ("experiment", "operations", "search_operations", "only")
 
 
 class _SharedConfig(TrainConfig):  # without a docstring: --help shows TrainConfig's
@@ -32,7 +30,7 @@ def _shared(preset: str, held_out: int) -> TrainConfig:
 
 @dataclasses.dataclass(frozen=True)
 class AblationConfig:
-    """Which experiment or sweep to run, and of what size.
+    """Which experiment to run, and of what size.
 
     Attributes:
       train: The config that all runs share. Its seed is the first, and the learning rates are chosen on its
@@ -45,9 +43,6 @@ class AblationConfig:
       search_operations: The same for each run that tries a learning rate (0: half as many as operations).
       num_seeds: Number of runs of each variant at its best learning rate, evaluated on the test images.
       only: Names of the variants to run, with commas between them (empty: all).
-      sweep: Instead of an experiment, vary one field: its name and its values, e.g. learning_rate=0.01,0.03,0.1, or
-        widths=16,32;32,64. Every run has the steps of the preset, or of --train_steps, and is evaluated on the test
-        images.
     """
 
     ALIASES: ClassVar = {"seeds": "num_seeds"}
@@ -58,19 +53,18 @@ class AblationConfig:
     search_operations: float = option(0.0, at_least=0)
     num_seeds: int = option(3, at_least=1, at_most=10_000, compared=False)
     only: str = option("", compared=False)
-    sweep: str = ""
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.sweep:
-            sweep.variants(self.sweep, self.train)
-            return
         searched = any(len(variant.rates) > 1 for variant in EXPERIMENTS[self.experiment])
-        held_out = self.train.data.validation_examples or not searched
-        require(held_out, "validation_examples must be at least 1: the learning rates are chosen on them")
-        names, chosen = [variant.name for variant in EXPERIMENTS[self.experiment]], split_names(self.only)
-        require(chosen or not self.only, f"only names no variant, got {self.only!r}; leave it empty for all of them")
-        if unknown := [name for name in chosen if name not in names]:
+        if searched and not self.train.data.validation_examples:
+            raise UserError("validation_examples must be at least 1: the learning rates are chosen on them")
+        names = [variant.name for variant in EXPERIMENTS[self.experiment]]
+        chosen = split_names(self.only)
+        if self.only and not chosen:
+            raise UserError(f"only names no variant, got {self.only!r}; leave it empty for all of them")
+        unknown = [name for name in chosen if name not in names]
+        if unknown:
             near = dict.fromkeys(match for name in unknown for match in difflib.get_close_matches(name, names))
             hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
             given = ", ".join(map(repr, unknown))
@@ -79,8 +73,6 @@ class AblationConfig:
     @property
     def variants(self) -> list[Variant]:
         """Returns what is compared."""
-        if self.sweep:
-            return sweep.variants(self.sweep, self.train)
         names = split_names(self.only)
         return [variant for variant in EXPERIMENTS[self.experiment] if not names or variant.name in names]
 
@@ -90,10 +82,6 @@ class AblationConfig:
 
         Also where another variant leaves the field as it is: its name says what it is, which the flag would change.
         """
-        if flags["sweep"]:
-            swept = {flags["sweep"].partition("=")[0]: "the field that --sweep varies"}
-            others = dict.fromkeys(_OF_EXPERIMENTS, "for experiments only, and --sweep is given")
-            return swept | others | {"validation_examples": "for choosing the rates of an experiment; a sweep does not"}
         variants = EXPERIMENTS.get(flags["experiment"] or AblationConfig.experiment, ())
         set_by_one = OF_EVERY_EXPERIMENT.union(*(variant.model.keys() | variant.train.keys() for variant in variants))
         return dict.fromkeys(set_by_one, "set by the experiment: see --operations and experiments/variants.py")

@@ -114,54 +114,6 @@ def depth_figure(rows: list[dict], depths: dict[str, dict[str, int]], title: str
     return figure
 
 
-def swept_values(variants: Iterable[str]) -> tuple[str, dict[str, float]] | None:
-    """Returns the field of a sweep and, by variant, its values; None where the variants are not numbers of one field.
-
-    >>> swept_values(["learning_rate=0.1", "learning_rate=0.01"])
-    ('learning_rate', {'learning_rate=0.1': 0.1, 'learning_rate=0.01': 0.01})
-    >>> swept_values(["BN-free"]), swept_values(["optimizer=muon"])
-    (None, None)
-    """
-    values, fields = {}, set()
-    for variant in variants:
-        field, _, value = variant.partition("=")
-        try:
-            values[variant] = float(value)
-        except ValueError:
-            return None
-        fields.add(field)
-    return (*fields, values) if len(fields) == 1 else None
-
-
-def sweep_figure(rows: list[dict], field: str, values: dict[str, float], title: str = "") -> Figure:
-    """Returns a figure of the error at the end of each run against the value of a swept field.
-
-    A dot is a seed, the line goes through the means of those that did not diverge; a cross above is a value at which
-    all of them did. The axis is logarithmic where the largest value is at least 10 times the smallest.
-    """
-    final, ordered = final_rows(rows), sorted(values, key=values.__getitem__)
-    figure = Figure(figsize=(6.4, 4), layout="constrained")
-    axes = figure.subplots()
-    for (column, label), marker, colour in zip(_ERRORS.items(), "os", ("C0", "C1")):
-        means = []
-        for name in ordered:
-            ended = [row[column] for row in final if row["variant"] == name and row["status"] != "diverged"]
-            axes.plot([values[name]] * len(ended), ended, marker, color=colour, alpha=0.5, markersize=4)
-            means.append(np.mean(ended) if ended else np.nan)
-        axes.plot([values[name] for name in ordered], means, color=colour, label=label)
-    lost = [values[name] for name, mean in zip(ordered, means) if np.isnan(mean)]
-    if lost:
-        axes.plot(lost, [0.97] * len(lost), "kx", transform=axes.get_xaxis_transform(), label="all diverged")
-    is_wide = min(values.values()) > 0 and max(values.values()) >= 10 * min(values.values())
-    axes.set(xlabel=field.replace("_", " "), ylabel="top-1 error", xscale="log" if is_wide else "linear")
-    axes.set_xticks([values[name] for name in ordered], [f"{values[name]:g}" for name in ordered])
-    axes.minorticks_off()
-    axes.yaxis.set_major_formatter(PERCENT)
-    axes.legend()
-    figure.suptitle(title, parse_math=False)
-    return figure
-
-
 def norms_figure(rows: list[dict], title: str = "") -> Figure:
     """Returns a figure of the average Frobenius norm of the kernels during training, as Figure 2 of Li et al.
 

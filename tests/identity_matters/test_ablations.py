@@ -86,22 +86,6 @@ def test_the_rate_is_chosen_on_held_out_images_and_the_seeds_are_tested_on_the_o
     assert wide.startswith("| wide | 0.05 | ") and "| 1 of 3 | 55.00 ± 0.00 % |" in wide
 
 
-def test_a_sweep_trains_every_value_and_seed_and_goes_on_where_it_stopped(small, tmp_path, capsys):
-    config, calls = small
-    config, run_dir = dataclasses.replace(config, sweep="learning_rate=0.05,0.1,0.3"), str(tmp_path / "run")
-    rows = ablations.run_ablations(config, run_dir)
-    expected = [(rate, seed, 4) for seed in range(3) for rate in (0.05, 0.1, 0.3)]
-    assert [(c.learning_rate, c.seed, c.train_steps) for c in calls] == expected
-    assert "[9/9] learning_rate=0.3, seed2: 4 steps" in capsys.readouterr().out
-    lines = tables.ablation_table(rows).splitlines()[2:]
-    assert lines[1] == "| learning_rate=0.1 | 0.1 | 4 | 2.0 | 1 of 3 | 50.00 ± 0.00 % | 50.00 ± 0.00 % | 2.00 ± 0.00 |"
-    assert "| 3 of 3 | – |" in lines[2] and set(ablations.draw(rows)) == {"ablations", "sweep"}
-    ablations.run_ablations(dataclasses.replace(config, num_seeds=4), run_dir)
-    assert [c.seed for c in calls[9:]] == [3, 3, 3]
-    other = dataclasses.replace(config, sweep="momentum=0.5,0.9")
-    assert "another config" in refused(ablations.run_ablations, other, run_dir)
-
-
 @pytest.mark.parametrize(
     "rates, chosen",
     [
@@ -334,7 +318,6 @@ def test_rows_of_no_variant_are_refused_by_what_is_compared(tmp_path):
     for fields, words in (
         ({}, "BN-free of 8 layers, nobody: no variant of statements"),
         ({"experiment": "norms"}, "rows of nobody: no variant of norms"),
-        ({"sweep": "momentum=0.1,0.2"}, "BN-free of 8 layers, nobody: no variant of momentum=0.1,0.2"),
     ):
         assert refused(ablations._open_table, str(path), AblationConfig(**fields)).endswith(words)
 

@@ -23,7 +23,7 @@ from identity_matters.distributed.rendezvous import worker_addresses
 from identity_matters.distributed.replicated import all_reduce_before_clipping
 from identity_matters.distributed.workers import Workers
 from identity_matters.errors import UserError, WorkerLost, explaining
-from launch.jobs.local import free_ports, tf_config
+from launch.local_cluster import free_ports, tf_config
 
 
 @pytest.mark.parametrize(

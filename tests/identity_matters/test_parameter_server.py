@@ -22,7 +22,7 @@ from identity_matters.distributed import parameter_server, rendezvous
 from identity_matters.distributed.workers import Workers
 from identity_matters.errors import EXIT_CONTINUE, WorkerLost
 from identity_matters.runs.tables import read_metrics
-from launch.jobs.local import tf_config
+from launch.local_cluster import tf_config
 
 FLAGS = [
     "--train_examples=200", "--eval_examples=43", "--stem_width=4", "--widths=4,8", "--blocks_per_stage=1,1",

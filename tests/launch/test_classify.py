@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -54,21 +53,6 @@ def test_photos_get_the_classes_and_probabilities_of_the_networks_outputs_at_the
     path = sorted(found)[7]
     code, line, _ = launch("classify", f"--saved_model={run}", path)
     assert code == 0 and line == f"{path}  {found[path]['class']}  {found[path]['probability']:.1%}\n"
-
-
-def test_json_has_the_file_the_class_and_the_probability_and_a_network_by_name_its_classes(launch, monkeypatch):
-    def answer(*given):
-        taken.append(given)
-        return [("a\n.png", "one", 0.25)]
-
-    taken, shipped = [], SimpleNamespace(class_names=("one", "two"))
-    monkeypatch.setattr("identity_matters.classification.classify", answer)
-    monkeypatch.setattr("identity_matters.pretrained.find", {"digits": shipped}.get)
-    monkeypatch.setattr("identity_matters.pretrained.load", lambda name: f"network {name}")
-    code, out, _ = launch("classify", "--saved_model=/m", "--json", "a")
-    assert (code, json.loads(out)) == (0, {"file": "a\n.png", "class": "one", "probability": 0.25})
-    assert launch("classify", "--pretrained=digits", "a")[1] == "'a\\n.png'  one  25.0%\n"
-    assert taken == [("/m", ["a"], (), False), ("network digits", ["a"], ("one", "two"), False)]
 
 
 def test_most_digits_get_their_own_class_from_the_shipped_network(photos):

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import json
-import os
 import re
 import signal
 import subprocess
@@ -17,10 +16,8 @@ from processes import children, is_alive, until
 from refusals import refused
 
 from identity_matters.presets import TRAIN_PRESETS
-from launch import cluster, config_flags, launcher
-from launch.cluster import PRESETS
-from launch.jobs import local
-from launch.jobs.config import ClusterConfig
+from launch import cluster, config_flags, launcher, local_cluster
+from launch.cluster import ClusterConfig
 
 RANK = "import json, os, sys, time, signal; rank = json.loads(os.environ['TF_CONFIG'])['task']['index']; "
 
@@ -29,7 +26,7 @@ def job(tmp_path, program, num_workers=2, max_restarts=0):
     """(exit code, lines of the log) of a job of a Python program, which knows its rank."""
     log = tmp_path / "workers.log"
     command = [sys.executable, "-c", RANK + "\n" + program]
-    code = local.run_job(command, {"worker": num_workers}, max_restarts, str(log))
+    code = local_cluster.run_job(command, {"worker": num_workers}, max_restarts, str(log))
     return code, log.read_text().splitlines()
 
 
@@ -57,21 +54,18 @@ def test_every_worker_gets_the_same_cluster_and_its_rank(tmp_path, monkeypatch):
     "cores, shares",
     [([0, 1], [[0], [1]]), ([2, 3, 5, 7, 11], [[2, 3], [5, 7, 11]]), ([4], [[], []]), ([], [[], []])],
 )
-def test_workers_share_the_cores(cores, shares, monkeypatch):
-    assert [local.share(cores, index, 2) for index in range(2)] == shares
-    monkeypatch.setattr(os, "sched_getaffinity", {0: set(cores)}.get, raising=False)  # of this process
-    pair = object.__new__(local._Job)
-    pair._counts, pair.log = {"worker": 2}, None
-    assert [pair._devices("worker", index)[0] for index in range(2)] == shares
+def test_workers_share_the_cores(cores, shares):
+    assert [local_cluster.share(cores, index, 2) for index in range(2)] == shares
 
 
-GPUS = {  # what is visible, each worker's, what is said
-    "": (["", ""], []),
-    "3": (["", ""], ["2 workers cannot share 1 GPU(s): they train on CPUs"]),
-    "0,1,GPU-x": (["0", "1"], ["2 workers take 1 GPU(s) each, left idle: GPU-x"]),
-    "0,1,2,GPU-x": (["0,1", "2,GPU-x"], []),
-    "-1": (["-1", "-1"], []),  # none, and nothing to say
-    "0, 1,-1,2": (["0", "1"], []),
+# The visible GPUs, each worker's, and a word of the line that the job prints if it leaves some idle.
+GPUS = {
+    "": (["", ""], ""),
+    "3": (["", ""], "1 GPU(s)"),
+    "0,1,GPU-x": (["0", "1"], "GPU-x"),
+    "0,1,2,GPU-x": (["0,1", "2,GPU-x"], ""),
+    "-1": (["-1", "-1"], ""),
+    "0, 1,-1,2": (["0", "1"], ""),
 }
 
 
@@ -79,22 +73,11 @@ GPUS = {  # what is visible, each worker's, what is said
 def test_every_worker_gets_as_many_gpus(tmp_path, monkeypatch, visible):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     _, lines = job(tmp_path, "print(os.environ['CUDA_VISIBLE_DEVICES'])")
-    shares, said = GPUS[visible]
-    assert sorted(lines) == sorted(said + [f"[{rank}] {names}" for rank, names in enumerate(shares) if names])
-
-
-def test_a_worker_sees_its_cores_only(tmp_path):
-    cores = os.sched_getaffinity(0)
-    code, lines = job(tmp_path, "print(os.sched_getaffinity(0))", len(cores))
-    assert code == 0 and sorted(lines) == [f"[{rank}] {{{core}}}" for rank, core in enumerate(sorted(cores))]
-
-
-def test_workers_share_all_cores_where_the_system_cannot_say_which_there_are(tmp_path, monkeypatch):
-    """As on macOS."""
-    cores = os.sched_getaffinity(0)
-    monkeypatch.delattr(os, "sched_getaffinity")
-    code, lines = job(tmp_path, "print(os.sched_getaffinity(0))", 2)
-    assert code == 0 and sorted(lines) == [f"[{rank}] {cores}" for rank in range(2)]
+    shares, word = GPUS[visible]
+    printed = [f"[{rank}] {names}" for rank, names in enumerate(shares) if names]
+    assert sorted(line for line in lines if line.startswith("[")) == printed
+    notes = [line for line in lines if not line.startswith("[")]
+    assert len(notes) == bool(word) and all(word in line for line in notes)
 
 
 def test_divergence_ends_the_job_at_once(tmp_path):
@@ -105,7 +88,7 @@ def test_divergence_ends_the_job_at_once(tmp_path):
 
 def test_a_mistake_is_not_hidden_by_the_worker_that_lost_another(tmp_path, monkeypatch):
     """Both have ended before the supervisor looks, and the one that only lost the other comes first."""
-    monkeypatch.setattr(local, "_POLL_INTERVAL", 1)
+    monkeypatch.setattr(local_cluster, "POLL_INTERVAL", 1)
     code, lines = job(tmp_path, "sys.exit(75 if rank == 0 else 1)", max_restarts=5)
     assert code == 1 and not any("again" in line for line in lines)
 
@@ -139,14 +122,14 @@ def shortened():
     """The others are not given long to notice."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("FAILURE_TIMEOUT", "KILL_TIMEOUT"):
-            patch.setattr(local, name, 0.2)
+            patch.setattr(local_cluster, name, 0.2)
         yield
 
 
 SUPERVISED = """
 import sys
-from launch.jobs import local
-sys.exit(local.run_job([sys.executable, "-c", sys.argv[1]], {"worker": 2}, 3, sys.argv[2]))
+from launch import local_cluster
+sys.exit(local_cluster.run_job([sys.executable, "-c", sys.argv[1]], {"worker": 2}, 3, sys.argv[2]))
 """
 LEAVES, STAYS = (
     f"import signal, sys, time; signal.signal(signal.SIGTERM, {handler}); print('ready', flush=True); time.sleep(600)"
@@ -171,47 +154,20 @@ def test_a_signal_to_the_launcher_lets_all_workers_save_and_leave(tmp_path, numb
     assert f"{number.name}: the workers save a checkpoint and exit" in text and "again" not in text
 
 
-def test_a_signal_while_the_workers_are_started_ends_the_job(tmp_path):
-    program = f"os.kill({os.getpid()}, signal.SIGTERM) if rank == 0 else None; time.sleep(600)"
-    start, started = local._Job._start, []
-
-    def once_the_signal_has_come(self, *arguments):
-        started.append(start(self, *arguments))
-        while not self._stop.received:
-            time.sleep(0.01)
-        return started[-1]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local._Job, "_start", once_the_signal_has_come)
-        code, lines = job(tmp_path, program, max_restarts=3)
-    assert code == launcher.EXIT_CONTINUE and len(started) == 1
-    assert any("SIGTERM: the workers save a checkpoint and exit" in line for line in lines)
-
-
 def test_a_log_on_a_full_disk_stops_no_worker(tmp_path, monkeypatch):
-    monkeypatch.setattr(local, "open_log", lambda path: open("/dev/full", "a"))
+    monkeypatch.setattr(local_cluster, "open_log", lambda path: open("/dev/full", "a"))
     command = [sys.executable, "-c", "print('x' * 100_000)"]
-    assert local.run_job(command, {"worker": 2}, 0, f"{tmp_path}/workers.log") == 0
-
-
-def test_a_log_that_is_no_file_is_neither_waited_for_nor_followed(tmp_path):
-    (tmp_path / "mine").write_text("mine")
-    make = {"pipe": os.mkfifo, "link": lambda path: os.symlink(tmp_path / "mine", path), "folder": os.mkdir}
-    for name, make_it in make.items():
-        make_it(tmp_path / name)
-        message = refused(local.run_job, [sys.executable, "-c", ""], {"worker": 1}, 0, str(tmp_path / name))
-        assert message.startswith(f"cannot write to {tmp_path / name}: ")
-    assert (tmp_path / "mine").read_text() == "mine"
+    assert local_cluster.run_job(command, {"worker": 2}, 0, f"{tmp_path}/workers.log") == 0
 
 
 def test_a_folder_of_somebody_is_refused_and_left_as_it_was(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    assert "holds 'notes.txt' but no config.json of a run" in refused(cluster.main, ClusterConfig(), str(tmp_path))
+    assert "notes.txt" in refused(cluster.main, ClusterConfig(), str(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
 def test_workers_on_this_machine_train_with_the_flags_of_the_config_and_no_keras_optimizer(tmp_path, monkeypatch):
-    monkeypatch.setattr(local, "run_job", lambda *given: given)
+    monkeypatch.setattr(local_cluster, "run_job", lambda *given: given)
     config, run_dir = config_of("cluster", "--num_workers=4", "--seed=5", "--max_restarts=7"), str(tmp_path / "run")
     (command, *rest), again = (cluster.main(config, run_dir) for _ in range(2))  # where the directory is, too
     assert list(again) == [command, *rest]
@@ -219,16 +175,15 @@ def test_workers_on_this_machine_train_with_the_flags_of_the_config_and_no_keras
         {"worker": 4}, 7, f"{run_dir}/workers.log"
     ]  # fmt: skip
     assert command[4:] == config_flags.flags_of(config.train, TRAIN_PRESETS)
-    assert "decay_factor" in cluster.cli.keywords["without_effect"](config_of("cluster", "--schedule=cosine"))
     given = SimpleNamespace(train=SimpleNamespace(keras_optimizer="adam"))
-    assert "workers cannot be given a Keras optimiser, got 'adam'" in refused(cluster.main, given, run_dir)
+    assert "'adam'" in refused(cluster.main, given, run_dir)
 
 
 def test_a_second_signal_kills_workers_that_stay(tmp_path):
     process, log = supervised(tmp_path, STAYS)
     process.send_signal(signal.SIGINT)
     until(lambda: "save a checkpoint and exit" in log.read_text(), process)
-    time.sleep(local.REPEAT_INTERVAL)
+    time.sleep(local_cluster.REPEAT_INTERVAL)
     process.send_signal(signal.SIGINT)
     assert process.wait() == launcher.EXIT_CONTINUE
     assert log.read_text().count("was killed by SIGKILL") >= 1
@@ -260,40 +215,6 @@ def test_flags_of_a_config_give_it_back():
         "--widths=3,4,5",
     ]  # fmt: skip
     assert config_of("train", *flags) == changed
-
-
-MISTAKES = {
-    "too many servers": ({"num_servers": 30_000}, "num_servers must be at most 1000"),
-    "both": ({"slurm": True, "kubernetes": True}, "exclude"),
-    "submit what": ({"slurm": True, "submit": True}, "--write"),
-    **{
-        f"{name} without": ({name: value}, f"--{name} needs {kind}")
-        for kind, flags in {
-            "--slurm or --kubernetes": {
-                "write": "x", "job_name": "x", "nodes": 4, "gpus_per_node": 1, "cpus_per_node": 1, "memory_per_node": 1
-            },
-            "--slurm": {"submit": True, "hours": 1, "partition": "x", "setup": "x"},
-            "--kubernetes": {"kubeflow": True, "image": "x", "volume_claim": "x", "volume_path": "/x"},
-        }.items()
-        for name, value in flags.items()
-    },
-    "workers there": ({"slurm": True, "num_workers": 6}, "--num_workers needs a job on this machine; another has"),
-    "hours of a pod": ({"kubernetes": True, "image": "i", "volume_claim": "c", "hours": 1}, "--hours needs --slurm"),
-    "servers without": ({"num_servers": 2}, "--num_servers needs --strategy=parameter_server"),
-    "submit there": (
-        {"kubernetes": True, "image": "i", "volume_claim": "c", "submit": True, "write": "x"}, "--submit needs --slurm"
-    ),
-    "no image": ({"kubernetes": True, "volume_claim": "c"}, "--image"),
-    "batch, here": ({"num_workers": 5}, "multiple of the number of devices, 5, got 32"),
-    "batch, CPUs there": ({"slurm": True, "nodes": 6}, "multiple of the number of devices, 6, got 32"),
-    "batch, there": ({"slurm": True, "nodes": 6, "gpus_per_node": 8}, "multiple of the number of devices, 48, got 32"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("changes, named", MISTAKES.values(), ids=MISTAKES)
-def test_mistakes_are_named(changes, named):
-    with pytest.raises(ValueError, match=re.escape(named)):
-        dataclasses.replace(PRESETS["mnist"], **changes)
 
 
 def test_a_job_has_one_chief_where_parameter_servers_hold_the_weights():

@@ -59,41 +59,24 @@ def test_flags_complete_what_a_file_begins(tmp_path, contents, flags, expected, 
     assert {name: values[name] for name in expected} == expected
 
 
-def test_what_flags_and_a_file_are_not_together_is_said_of_the_flags(launch, tmp_path):
-    flag = written(tmp_path / "flags.json", {"images": "photos", "test_share": 0.2})
-    code, _, err = launch("train", flag, "--npz=a.npz", f"--run_dir={tmp_path}/run")
-    assert (code, err) == (1, "error: npz and images are both given; give one of them\n")
-
-
 def test_workers_take_the_config_of_a_run(tiny_run, tiny_config):
     config = config_of("cluster", f"--config={tiny_run}", "--num_workers=4", "--seed=5")
     assert config.train == dataclasses.replace(tiny_config, seed=5) and config.num_workers == 4
 
 
 @pytest.mark.parametrize(
-    "contents, reason",
+    "contents, words",
     [
-        ({"lerning_rate": 0.1}, "there is no field 'lerning_rate'"),
-        ({"train_steps": "many"}, "train_steps must be a whole number, got 'many'"),
-        ({"widths": [4, 8, 16]}, "begin below stem_width, got (4, 8, 16) and stem_width 16"),
-        ({"train_steps": 0}, "train_steps must be at least 1, got 0"),
-        ([1], "must be a JSON object, got [1]"),
-        ({"kind": "hessian_spectrum", "config": {"saved_run": "x"}}, "there is no field 'saved_run'"),
+        ({"lerning_rate": 0.1}, ["'lerning_rate'"]),
+        ({"train_steps": "many"}, ["train_steps", "'many'"]),
+        ({"widths": [4, 8, 16]}, ["widths", "(4, 8, 16)"]),
+        ([1], ["[1]"]),
+        ({"kind": "hessian_spectrum", "config": {"saved_run": "x"}}, ["'saved_run'"]),
+        ({"kind": "train", "config": {"seed": 5}}, ["--preset"]),  # the config of a run, and a preset
     ],
 )
-def test_what_is_no_config_is_refused_in_one_line_and_nothing_written(launch, tmp_path, contents, reason):
-    flag = written(tmp_path / "flags.json", contents)
-    code, _, err = launch("train", flag, f"--run_dir={tmp_path}/run")
-    assert code == 1 and err.startswith(f"error: {flag} cannot be used: ") and reason in err and err.count("\n") == 1
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_runs_config_and_a_preset_are_not_both_taken(launch, tiny_run, tmp_path):
-    flags = f"--config={tiny_run}/config.json", "--preset=mnist", f"--run_dir={tmp_path}/run"
-    code, _, err = launch("train", *flags)
-    assert code == 1 and err.endswith("it is the config of a run; leave out --preset\n")
-
-
-def test_a_file_that_is_none_is_refused(launch, tmp_path):
-    code, _, err = launch("train", f"--config={tmp_path}/none.json", f"--run_dir={tmp_path}/run")
-    assert code == 1 and "cannot be used: [Errno 2]" in err
+def test_a_file_that_holds_no_config_is_named(launch, tmp_path, contents, words):
+    flags = [written(tmp_path / "flags.json", contents), f"--run_dir={tmp_path}/run"]
+    code, _, err = launch("train", *flags, *(["--preset=mnist"] if words == ["--preset"] else []))
+    assert code == 1 and err.count("\n") == 1 and not (tmp_path / "run").exists()
+    assert not [word for word in [flags[0], *words] if word not in err], err

@@ -60,17 +60,6 @@ def assert_one_line(ended, folder, reason):
     assert lines[0].startswith("error: ") and str(folder) in lines[0] and reason in lines[0]
 
 
-@pytest.mark.parametrize("size", [128, *(pytest.param(size, marks=pytest.mark.nightly) for size in (4, 8, 64))])
-def test_a_disk_that_is_full_under_a_spectrum_names_a_file(mounted, size):
-    folder = mounted(f"size={size}k")
-    flags = "--pretrained=digits", "--examples=20", "--order=4", "--num_vectors=2", f"--run_dir={folder}/run"
-    command = [sys.executable, "-m", "launch.hessian_spectrum", *flags]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    last = done.stderr.splitlines()[-1]
-    assert done.returncode == EXIT_ERROR and "Traceback" not in done.stderr
-    assert f"error: cannot write {folder}/run/" in last and "No space left on device" in last, last  # behind a bar
-
-
 def test_where_the_disk_has_room_again_the_same_command_continues(mounted):
     folder = mounted("size=128k")
     assert_one_line(train(folder / "run"), folder, "No space left on device")

@@ -10,13 +10,12 @@ import multiprocessing
 import os
 import shutil
 import signal
-import time
 import types
 
 import numpy as np
 import pytest
-from begun import begin, edit
-from launching import config_of, launched
+from begun import edit
+from launching import launched
 from matplotlib.figure import Figure
 from tiny_studies import FLAGS, load_three_digits
 
@@ -162,13 +161,6 @@ def test_what_a_job_refuses_at_once_leaves_no_run(squares, monkeypatch):
     assert not os.path.exists(squares)
 
 
-def test_the_bar_counts_jobs_and_names_the_one_in_hand(squares, capsys):
-    main(SquaresConfig(), squares, shows_bar=True)
-    drawn = capsys.readouterr().err.split("\r")
-    assert [line for line in drawn if line.startswith("the square of 2: ") and "| 2 of 5 jobs" in line]
-    assert "100%" in drawn[-1] and "| 5 of 5 jobs" in drawn[-1]
-
-
 def test_a_check_that_fails_is_exit_code_1_and_status_failed(squares, monkeypatch):
     monkeypatch.setattr(f"{__name__}.report", lambda *_: Report("wrong", failed=True))
     assert main(SquaresConfig(), squares) == 1 and status(squares) == "failed"
@@ -179,17 +171,6 @@ def test_a_check_of_code_is_computed_again_once_it_has_ended(squares, monkeypatc
     monkeypatch.setattr(f"{__name__}.square", lambda number, progress: [{"square": -1}])
     main(SquaresConfig(), squares, computes_again=True)
     assert "sum -3" in capsys.readouterr().out
-
-
-def test_what_the_check_refuses_leaves_the_run_as_it_is(squares):
-    def refuse(run):
-        assert os.path.exists(run.file(".lock"))
-        raise UserError("other weights")
-
-    main(SquaresConfig(), squares)
-    with pytest.raises(UserError, match="other weights"):
-        main(SquaresConfig(), squares, check=refuse)
-    assert status(squares) == "done"
 
 
 def test_a_table_of_an_earlier_call_that_cannot_be_used_is_named_and_left(squares, monkeypatch):
@@ -210,7 +191,6 @@ def test_it_is_a_command(squares, monkeypatch, capsys):
         (["--help"], 0, "without it nothing is written"),
         ([f"--run_dir={squares}", "--count=2"], 0, "sum 1"),
         ([f"--run_dir={squares}"], 1, "count (2, 3)"),
-        (["--count=0"], 1, "count must be at least 1, got 0"),
     ):
         monkeypatch.setattr("sys.argv", ["squares", *flags])
         with pytest.raises(SystemExit) as ended:
@@ -323,68 +303,18 @@ def test_another_config_is_refused_in_one_line_and_changes_nothing(again, finish
     flags = {"near_identity": ["--examples=41"], "shortcut_study": ["--num_runs=4"]}
     ended = again(name, lambda run_dir: None, *flags.get(name, ["--seed=7"]))
     *_, error = ended.err.splitlines()
-    assert ended.code == 1 and not ended.out and "holds a run of another config (old, new): " in error
+    assert ended.code == 1 and not ended.out and "another config" in error
     for path in finished(name)[0].iterdir():
         assert (ended.run_dir / path.name).read_bytes() == path.read_bytes()
 
 
-@pytest.mark.parametrize("text", ["step,loss\n1\n", None], ids=["damaged", "pipe"])
 @pytest.mark.parametrize("name, table", TABLES)
-def test_a_table_that_is_damaged_or_no_file_is_named_in_one_line(again, name, table, text):
+def test_a_damaged_table_is_named(again, name, table):
     def damage(run_dir):
         edit(run_dir, status="running")
-        for other in {table, "results.csv"} if table == "points.csv" else {table}:  # read for a missing row alone
-            (run_dir / other).unlink()
-        if text:
-            (run_dir / table).write_text(text)
-        else:
-            os.mkfifo(run_dir / table)
+        (run_dir / "results.csv").unlink()  # points.csv is read only if a row is missing there
+        (run_dir / table).write_text("step,loss\n1\n")
 
     ended = again(name, damage)
     *_, error = ended.err.splitlines()
-    assert ended.code == 1 and error.startswith("error: ") and table in error and "Traceback" not in ended.err
-
-
-def test_points_of_more_starts_than_there_are_are_refused(again):
-    def double(run_dir):
-        edit(run_dir, status="running")
-        (run_dir / "results.csv").unlink()
-        rows = read_rows(str(run_dir / "points.csv"))
-        write_metrics(str(run_dir / "points.csv"), [rows[-1], *rows])
-
-    ended = again("relu_search", double)
-    assert ended.code == 1 and not ended.out and "points.csv holds 2 of the 1 rows of" in ended.err
-
-
-@pytest.mark.parametrize("name", ["check_theory", "relu_search", "descent_map"])
-def test_a_readable_table_that_lacks_columns_is_named(launch, small, tmp_path, name):
-    flags, *_ = COMMANDS[name]
-    keys = {"check_theory": [{"claim": "review.eq_6"}], "relu_search": [search.SETTINGS[0]._asdict()]}
-    rows = keys.get(name, [target_map.jobs()[0]._asdict()] * len(target_map.SPEEDS))
-    begin(tmp_path, config_of(name, *flags), name)
-    write_metrics(str(tmp_path / "results.csv"), [row | {"method": "gradient_norm"} | row for row in rows])
-    code, _, err = launch(name, f"--run_dir={tmp_path}", *flags)
-    assert code == 1 and "Traceback" in err
-    assert err.splitlines()[-1].startswith(f"error: cannot use the rows of {tmp_path}/results.csv")
-
-
-@pytest.mark.parametrize("name", ["check_theory", "relu_search", "descent_map"])
-def test_without_a_run_directory_rows_are_printed_and_nothing_is_written(
-    launch, small, finished, tmp_path, monkeypatch, name
-):
-    monkeypatch.chdir(tmp_path)
-    code, out, err = launch(name, *COMMANDS[name][0])
-    assert code == 0 and not list(tmp_path.iterdir()), err
-    run_dir, _, printed = finished(name)
-    assert out == printed.replace(f"files: {run_dir}\n", "")
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_run_takes_some_time_and_less_than_the_machine_is_up(name, finished):
-    """Which a sum of two readings of its clock would be, in place of their difference."""
-    run_dir = finished(name)[0]
-    rows = [row for table in COMMANDS[name][1] for row in read_rows(str(run_dir / table))]
-    seconds = [
-        entry["seconds"] for entry in (json.loads((run_dir / "config.json").read_text()), *rows) if "seconds" in entry
-    ]
-    assert all(0 <= number < time.monotonic() for number in seconds) and seconds
+    assert ended.code == 1 and error.startswith("error: ") and table in error

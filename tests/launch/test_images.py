@@ -50,19 +50,6 @@ def test_a_run_on_a_folder_is_exported_and_evaluated(launch, digits, tmp_path):
     assert code == 0 and '"num_examples": 50' in found
 
 
-@pytest.mark.slow
-def test_a_sweep_over_a_folder_needs_no_images_to_hold_out(launch, photos):
-    data = ("--images=photos", "--test_share=0.2", "--image_size=14", "--preset=mnist", *SMALL)
-    code, out, err = launch(
-        "ablations", "--sweep", "learning_rate=0.01,0.03", "--seeds=1", "--run_dir=runs/rates", *data
-    )
-    assert code == 0, err
-    assert re.findall(r"learning_rate=0\.0\d", out.partition("| variant")[2]) == [
-        "learning_rate=0.01",
-        "learning_rate=0.03",
-    ]
-
-
 @pytest.mark.nightly
 def test_two_workers_train_on_a_folder_as_one_does(launch, digits, tmp_path):
     flags, pair = [f"--images={digits}", "--batch_size=16", *SMALL], tmp_path / "pair"
@@ -75,16 +62,13 @@ def test_two_workers_train_on_a_folder_as_one_does(launch, digits, tmp_path):
     assert records[0]["class_names"] == records[1]["class_names"] == sorted(DIGITS)
 
 
-def damaged(folder):
-    (folder / "train" / "one" / "x.png").write_bytes(b"\x89PNG")
-
-
+# How a folder is damaged, and what the line must name.
 DAMAGES = {
-    "a broken file": (damaged, "train/one/x.png"),
-    "an empty class": (lambda folder: (folder / "train" / "ten").mkdir(), "train/ten holds no PNG or JPEG file"),
-    "no folder": (shutil.rmtree, "No such file or directory"),
-    "a link": (lambda folder: (folder / "test" / "one" / "x.png").symlink_to("/etc/hostname"), "is a link out of"),
-    "no test": (lambda folder: shutil.rmtree(folder / "test"), "has no folder test/, only train"),
+    "a broken file": (lambda folder: (folder / "train" / "one" / "x.png").write_bytes(b"\x89PNG"), "train/one/x.png"),
+    "an empty class": (lambda folder: (folder / "train" / "ten").mkdir(), "train/ten"),
+    "no folder": (shutil.rmtree, "data"),
+    "a link": (lambda folder: (folder / "test" / "one" / "x.png").symlink_to("/etc/hostname"), "test/one/x.png"),
+    "no test": (lambda folder: shutil.rmtree(folder / "test"), "test/"),
 }
 
 
@@ -139,9 +123,7 @@ def test_no_command_writes_among_the_images(launch, photos, command):
         assert launch("train", "--run_dir=trained", *data)[0] == 0
         data = ["--saved_run=trained"]
     if command == "ablations":
-        data += ["--sweep", "learning_rate=0.01,0.03", "--seeds=1"]
+        data = ["--images=photos", "--test_share=0.2", "--image_size=14", "--validation_examples=9", "--seeds=1"]
     code, _, err = launch(command, f"--run_dir={run_dir}", *data)
-    assert code == 1 and re.search(
-        "^error: photos/run is in the folder of images .*photos, where it would be", err, re.M
-    )
+    assert code == 1 and "error: photos/run is in the folder of images" in err
     assert "Traceback" not in err and not os.path.exists(run_dir)

@@ -14,8 +14,7 @@ from study_rows import PAPER
 from tiny_studies import FLAGS, load_three_digits, run_study
 
 from identity_matters.runs.tables import read_rows, write_metrics
-from launch import launcher, shortcut_study
-from shortcut_study import dataset
+from launch import shortcut_study
 from shortcut_study.config import PRESETS
 from shortcut_study.figures import convolutional, figure_3, figure_5, figure_6, figure_8, figure_9, figure_10
 from shortcut_study.figures.all_figures import FIGURES
@@ -94,14 +93,6 @@ def test_all_figures_together_share_their_data(launch, three_digits, tmp_path, m
     assert [line.split()[1] for line in told.splitlines() if line.startswith("| ")][1:-1].count("9") == 8
     for experiment, activations in experiments_of(rows):
         assert told.count(f"\n| {experiment} | {activations} |") == 1
-
-
-def test_the_seconds_of_a_job_count_once_though_another_takes_as_long():
-    row = {"experiment": "norms", "activations": "linear"}
-    rows = [row | {"job": f"seed {seed}", "epoch": e, "seconds": 1.25} for seed in (0, 1) for e in range(4)]
-    rows += [row | {"experiment": "learning_rates", "job": f"rates {depth}", "seed": seed, "seconds": depth / 8}
-             for depth in (2, 4) for seed in (0, 1, 2)]  # fmt: skip
-    assert seconds_by_experiment(rows) == {("norms", "linear"): 2.5, ("learning_rates", "linear"): 0.75}
 
 
 def events(path):
@@ -189,21 +180,6 @@ def test_an_interrupted_study_continues_to_the_same_rows(launch, study, three_di
     assert len(kept) > 1
 
 
-def test_images_that_the_convolutional_networks_do_not_take_are_refused(launch, three_digits, tmp_path):
-    code, _, err = launch("--figure=convolutional", f"--run_dir={tmp_path}/run")
-    assert code == launcher.EXIT_ERROR and "square images of a multiple of 4 pixels, got 7x7" in err
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_data_set_too_large_for_memory_is_refused(launch, monkeypatch, tmp_path):
-    monkeypatch.setattr(dataset, "open_source", lambda config: object())
-    monkeypatch.setattr(dataset, "fits_in_memory", lambda source: False)
-    code, _, err = launch("--dataset=imagenet", f"--run_dir={tmp_path}/run")
-    assert code == launcher.EXIT_ERROR
-    assert err == "error: dataset imagenet is not held in memory; choose one of small images\n"
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.slow
 def test_descents_that_all_diverge_are_a_result_and_no_accident(launch, three_digits, tmp_path):
     code, out, err = launch("--figure=6", f"--run_dir={tmp_path}/run", *FLAGS, "--learning_rate=1000")
@@ -233,13 +209,3 @@ def test_a_study_of_few_examples_is_of_smoke_size(examples, details, are_small, 
 def test_a_table_of_another_kind_is_no_study(tmp_path):
     write_metrics(str(tmp_path / "results.csv"), [{"variant": "paper", "step": 1, "loss": 0.5}])
     assert not shortcut_study.figures(str(tmp_path)) and not shortcut_study.figures(str(tmp_path / "none"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("size", ["--examples=20 --conv_runs=1", "--examples=300 --relu_runs=2 --num_levels=5"])
-def test_every_figure_of_the_smoke_preset_is_drawn_at_two_sizes(launch, tmp_path, size):
-    code, out, err = launch("--preset=smoke", "--figure=all", *size.split(), f"--run_dir={tmp_path}/study")
-    assert code == 0, err
-    for name in ("3", "5", "6", "7", "8", "9", "10", "convolutional"):
-        assert (tmp_path / "study" / f"figure_{name}.png").stat().st_size > 5000
-        assert f"\n| {name} | " in out

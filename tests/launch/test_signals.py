@@ -13,7 +13,7 @@ import pytest
 from processes import FLAGS, last_step, log_of, until
 
 from identity_matters.errors import EXIT_CONTINUE
-from launch.jobs.local import free_ports
+from launch.local_cluster import free_ports
 
 pytestmark = pytest.mark.slow
 NUM_SIGNALS = int(os.environ.get("NUM_SIGNALS", 0))  # of each test, where it has fewer

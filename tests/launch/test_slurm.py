@@ -1,4 +1,4 @@
-"""The batch script of launch.cluster under a real Slurm on this machine: munge, slurmctld, two slurmd, all private."""
+"""docs/guides/cluster/job.sbatch under a real Slurm on this machine: munge, slurmctld and two slurmd, all private."""
 
 import getpass
 import os
@@ -13,7 +13,7 @@ import sys
 import pytest
 from processes import FLAGS, assert_same_variables, last_step, until
 
-from launch.jobs.local import free_ports
+from launch.local_cluster import free_ports
 
 pytestmark = pytest.mark.slow
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch")
@@ -24,6 +24,8 @@ if MISSING:
         allow_module_level=True,
     )
 
+ROOT = pathlib.Path(__file__).parents[2]
+SCRIPT = ROOT / "docs" / "guides" / "cluster" / "job.sbatch"
 LIMIT = 120  # seconds for what a daemon does
 CONFIG = """\
 ClusterName=test
@@ -65,7 +67,7 @@ class Slurm:
         self.folder, self._daemons = folder, []
         self.environment = os.environ | {
             "SLURM_CONF": str(folder / "slurm.conf"),
-            "PYTHONPATH": str(pathlib.Path(__file__).parents[2]),
+            "PYTHONPATH": str(ROOT),
             "PATH": os.environ["PATH"] + ":/usr/sbin:/sbin",
         }
         (folder / "state").mkdir()
@@ -115,16 +117,13 @@ def slurm(tmp_path_factory):
 
 
 def submit(slurm, folder, *flags) -> str:
-    """Writes and submits the script of a job of two nodes; returns its number."""
-    path = os.path.dirname(sys.executable)
-    done = subprocess.run(
-        [sys.executable, "-m", "launch.cluster", "--slurm", "--nodes=2", "--cpus_per_node=1", "--memory_per_node=1",
-         "--hours=1", f"--setup=export PATH={path}:$PATH", f"--write={folder}/job.sbatch", "--submit",
-         f"--run_dir={folder}/run", *FLAGS, *flags],
-        env=slurm.environment, cwd=folder, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return re.search(r"Submitted batch job (\d+)", done.stdout)[1]
+    """Submits the script as it stands, with the size of this machine and the flags of a small run; returns its id."""
+    (folder / "venv" / "bin").mkdir(parents=True)
+    (folder / "venv" / "bin" / "activate").write_text(f"export PATH={os.path.dirname(sys.executable)}:$PATH\n")
+    here = ["--nodes=2", "--cpus-per-task=1", "--mem=1G", "--time=1:00:00", f"--export=ALL,VENV={folder}/venv"]
+    command = ["sbatch", f"--chdir={folder}", *here, str(SCRIPT)]
+    run = ["--preset=mnist", "--dataset=mnist_sample", "--data_dir=", f"--run_dir={folder}/run", *FLAGS]
+    return re.search(r"Submitted batch job (\d+)", slurm(*command, *run, *flags))[1]
 
 
 def log_of(slurm, job) -> str:

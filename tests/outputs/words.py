@@ -51,9 +51,6 @@ ABLATIONS = {
 REPORT = {
     "evaluations": ["Step", "Loss", "Train error", "{split} error", "Top-5", "Learning rate"],
     "compared": ["Run", "Status", "Steps", "Test error or held-out error", "Train error"],
-    "paper": "{} top-1 test error",
-    "here": "{error:.2%} top-1 {split} error after {steps} steps",
-    "training": "training error {:.2%}",
 }
 
 # Architectures of launch.shortcut_study, by (shortcut_depth, initialisation).

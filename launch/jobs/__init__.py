@@ -1,1 +1,0 @@
-"""Where a job of several workers runs: this machine, Slurm, Kubernetes."""

@@ -1,1 +1,0 @@
-"""The parts of launch.report: the contents of run directories, the figures of the papers, the page."""
