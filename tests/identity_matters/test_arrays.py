@@ -15,8 +15,8 @@ from identity_matters.config import DataConfig
 from identity_matters.data import arrays
 from identity_matters.data import given as given_module
 from identity_matters.data.arrays import as_examples, given_source
-from identity_matters.data.given import read_examples
 from identity_matters.data.digits import mnist_sample
+from identity_matters.data.given import read_examples
 from identity_matters.evaluation import evaluate
 from identity_matters.runs.config_json import read_config_json
 from shortcut_study.curvature.examples import gathered

@@ -21,7 +21,7 @@ from identity_matters import training
 from identity_matters.config import DataConfig, TrainConfig
 from identity_matters.data import folder as folder_module
 from identity_matters.data import photos
-from identity_matters.data.folder import files_to_evaluate_on, read_splits, list_files
+from identity_matters.data.folder import files_to_evaluate_on, list_files, read_splits
 from identity_matters.data.source import open_source
 from identity_matters.errors import VaryingSizes
 

@@ -5,8 +5,8 @@ import zipfile
 
 import numpy as np
 import pytest
-from npz_arrays import arrays
 from loaded import load, load_npz, npz_digest
+from npz_arrays import arrays
 from refusals import refused
 
 from identity_matters.config import DataConfig

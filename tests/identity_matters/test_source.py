@@ -15,9 +15,9 @@ from identity_matters.config import DataConfig
 from identity_matters.data import digits
 from identity_matters.data import source as source_module
 from identity_matters.data.arrays import ArraySource
-from identity_matters.data.digits import MnistSample, mnist_sample
 from identity_matters.data.base import Source
-from identity_matters.data.source import is_sorted_by_class, open_source
+from identity_matters.data.digits import MnistSample, mnist_sample
+from identity_matters.data.source import open_source
 
 DIGITS = DataConfig("mnist_sample")
 

@@ -35,7 +35,6 @@ from identity_matters.data.base import fits_in_memory
 from identity_matters.data.batches import StreamedBatches, open_batches
 from identity_matters.data.source import open_source
 from identity_matters.data.tfds import _masked_crc, _resize, _window, prepared_builder
-
 from identity_matters.distributed.workers import Workers
 from identity_matters.errors import UserError
 from launch.trained_run import first_examples
