@@ -2,8 +2,8 @@
 
 A set that fits in memory is read whole, as tfds.load reads it. A larger one is read record by record, in any order, so
 that a batch stays a pure function of (seed, step): a TFRecord file is a sequence of records, each with its length in
-front, and one pass over the lengths gives the position of every example. It also gives the checksum of each record, and so
-a digest of the whole set, without reading the images. Records that are read by position are not compared with their
+front, and one pass over the lengths gives the position of every example. It also gives the checksum of each record, and
+so a digest of the whole set, without reading the images. Records that are read by position are not compared with their
 checksums.
 """
 

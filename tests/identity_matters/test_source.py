@@ -12,6 +12,7 @@ from loaded import load
 from refusals import refused
 
 from identity_matters.config import DataConfig
+from identity_matters.data import base as base_module
 from identity_matters.data import digits
 from identity_matters.data import source as source_module
 from identity_matters.data.arrays import ArraySource
@@ -90,17 +91,12 @@ def load_part(source, config):
     return part.num("train"), part.num("test")
 
 
-@pytest.mark.parametrize("counts", [(5, 5), (2, 2, 2), (1, 9), (10, 10), (1,) * 20, (12,), (1, 1000), (1_300_000, 1)])
-def test_a_few_examples_or_rare_classes_may_be_in_order_by_chance(counts):
-    assert is_mixed(np.repeat(np.arange(len(counts)), counts))
-
-
 @pytest.mark.parametrize("counts", [(12, 12), (3,) * 10, (4, 1000), (2,) * 100])
 def test_more_examples_are_in_order_because_they_were_sorted(counts):
     labels = np.repeat(np.random.default_rng(0).permutation(len(counts)), counts)
-    assert not is_mixed(labels)
+    assert is_sorted_by_class(labels)
     for seed in range(20):
-        assert is_mixed(np.random.default_rng(seed).permutation(labels))
+        assert not is_sorted_by_class(np.random.default_rng(seed).permutation(labels))
 
 
 class Stripes(Source):
@@ -127,18 +123,18 @@ class Stripes(Source):
 def test_all_examples_are_read_in_pieces_if_they_fit_in_memory(monkeypatch):
     stripes, shown = Stripes(DIGITS), []
     bar = lambda total, **_: contextlib.nullcontext(SimpleNamespace(update=shown.append))  # noqa: E731
-    monkeypatch.setattr(source_module, "tqdm", bar)
+    monkeypatch.setattr(base_module, "tqdm", bar)
     for size in (1, 5 * 16, 2**26):
-        monkeypatch.setattr(source_module, "_READ_AT_ONCE", size)
-        images, labels = source_module.read_all(stripes, ("train", "test"))
+        monkeypatch.setattr(base_module, "_READ_AT_ONCE", size)
+        images, labels = base_module.read_all(stripes, ("train", "test"))
         assert images.shape == (24, 4, 4, 1) and images[:, 3, 0, 0].tolist() == 2 * [*range(12)]
         assert labels.tolist() == 8 * [0, 1, 2]
     assert shown == [1] * 24 + [5, 5, 2] * 2 + [12] * 2
     for size, fits in ((383, False), (384, True)):
-        monkeypatch.setattr(source_module, "MAX_BYTES_IN_MEMORY", size)
-        assert source_module.fits_in_memory(stripes) == fits
+        monkeypatch.setattr(base_module, "MAX_BYTES_IN_MEMORY", size)
+        assert base_module.fits_in_memory(stripes) == fits
     stripes.varies = True
-    assert not source_module.fits_in_memory(stripes)
+    assert not base_module.fits_in_memory(stripes)
 
 
 @pytest.mark.parametrize(
@@ -161,16 +157,3 @@ def test_where_the_data_of_a_run_lie_is_said_and_that_they_have_changed(data, fl
         source_module.check_data_is_unchanged(Stripes(config), config, {"data_digest": digest}, "the run")
     found = refused(source_module.check_data_is_unchanged, Stripes(config), config, {"data_digest": "13"}, "the run")
     assert found.startswith(f"{config.npz or config.images or config.dataset} has changed since the run was trained")
-
-
-@pytest.mark.slow
-def test_a_new_source_is_a_class_and_a_line(monkeypatch, tiny_config, tmp_path):
-    """CONTRIBUTING's promise: nothing else of the package knows the data set, and it is trained on and evaluated."""
-    from identity_matters import training
-    from identity_matters.evaluation import evaluate
-
-    monkeypatch.setitem(source_module.NAMED, "stripes", f"digits:{Stripes.__name__}")
-    monkeypatch.setattr("identity_matters.data.digits.Stripes", Stripes, raising=False)
-    config = dataclasses.replace(tiny_config, data=DataConfig("stripes", validation_examples=4), batch_size=4)
-    row = training.train(config, tmp_path / "run")
-    assert evaluate(tmp_path / "run")["num_examples"] == 12 and row["step"] == 4
