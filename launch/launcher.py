@@ -7,6 +7,7 @@ A launcher is a module whose docstring is its manual, with
 Nothing here imports TensorFlow, so `--help` and a mistyped flag answer at once.
 """
 
+import contextlib
 import functools
 import inspect
 import os
@@ -63,7 +64,9 @@ def run(
             rest = config_flags.parse(values, sys.argv)
         if values["help"].value:
             entries = config_flags.flag_entries(presets, values, describe_run_dir(main, run_dir_text))
-            code = print(config_flags.wrapped_entries(manual, entries))
+            with contextlib.suppress(BrokenPipeError):  # of --help | head
+                print(config_flags.wrapped_entries(manual, entries))
+            code = 0
         elif rest and not takes_files(main):
             raise UserError(f"unexpected argument {rest[0]!r}; flags are written --name=value")
         else:
