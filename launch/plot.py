@@ -27,7 +27,7 @@ from typing import Literal
 from identity_matters.errors import UserError, explaining, table_error
 from identity_matters.fields import check_fields, option, require, split_names
 from identity_matters.runs.config_json import differing, flat, read_config_json
-from identity_matters.runs.files import shortest_unique_suffixes
+from identity_matters.runs.files import name_one_twice, shortest_unique_suffixes
 from identity_matters.runs.tables import read_metrics, read_rows
 from launch import launcher, near_identity, train
 from launch.experiment import Figures
@@ -102,8 +102,8 @@ def _comparison(run_dirs: list[str], config: PlotConfig) -> Figures:
     """Returns the figure of several training runs, or of the blocks of several networks."""
     from identity_matters.runs.figures import comparison_figure
 
-    twice = f"run_dir and beside name a directory twice: {', '.join(run_dirs)}"
-    require(len(set(map(os.path.realpath, run_dirs))) == len(run_dirs), twice)
+    if name_one_twice(run_dirs):
+        raise UserError(f"run_dir and beside name a directory twice: {', '.join(run_dirs)}")
     names = [name.strip() for name in config.names.split(",")] if config.names else names_of_runs(run_dirs)
     require(len(names) == len(run_dirs), f"names has {len(names)} names for {len(run_dirs)} runs: {config.names}")
     if _kind(run_dirs[0]) == "near_identity":

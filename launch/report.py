@@ -23,7 +23,7 @@ from identity_matters.errors import UserError, explaining, table_error
 from identity_matters.fields import Checked, option, split_names
 from identity_matters.runs.config_json import differing, evaluated_split, flat, read_config_json
 from identity_matters.runs.directory import RunDirectory
-from identity_matters.runs.files import write_text
+from identity_matters.runs.files import name_one_twice, write_text
 from identity_matters.runs.tables import ablation_table, read_rows
 from launch import launcher
 from launch.experiment import Figures
@@ -56,7 +56,7 @@ def main(config: ReportConfig, run_dir: str) -> None:
     paths = split_names(config.runs)
     if not paths:
         raise UserError(f"--runs must name run directories, with commas between them, got {config.runs!r}")
-    if len({os.path.realpath(path) for path in paths}) < len(paths):
+    if name_one_twice(paths):
         raise UserError(f"--runs names a directory twice, got {config.runs!r}")
     page = render([read_run(path) for path in paths], run_dir)
     with RunDirectory(run_dir, config, "report") as directory:

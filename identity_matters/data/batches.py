@@ -96,7 +96,6 @@ class ArrayBatches:
         images, self._labels = read_all(source, SPLITS)
         self.device_images = DeviceImages(images, name="device_images")
         shape, labels = "x".join(map(str, source.image_shape)), zlib.crc32(self._labels.astype("<i4").tobytes())
-        # By its labels launch.report knows a data set that launch.export_npz wrote to a file.
         self.summary = f"{_numbers(self)}, {shape}, labels {labels:08x}"
 
     def attach(self, network: keras.Model) -> keras.Model:

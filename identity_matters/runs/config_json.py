@@ -11,21 +11,20 @@ from identity_matters.fields import from_json, require
 from identity_matters.runs.files import read_json
 
 STATUSES = ("running", "done", "diverged", "failed")
-FINISHED = ("done", "diverged")
 AT_THE_END = "at the end"
-# The launchers whose runs a run directory can hold, which config.json calls its kind, and what a report calls these.
+# The launchers whose runs a run directory can hold, which config.json calls its kind.
 # The launcher of that name draws the figures of the run: it has a function figures(run_dir).
-RUN_TYPES = {
-    "train": "Training",
-    "ablations": "Networks compared",
-    "check_theory": "Checks of the theory",
-    "relu_search": "Search for bad critical points of ReLU networks",
-    "descent_map": "What descent on linear networks reaches",
-    "shortcut_study": "Study of n-shortcut networks",
-    "hessian_spectrum": "Spectrum of a trained network's Hessian",
-    "near_identity": "How near to the identity the blocks are",
-    "report": "Report",
-}
+RUN_TYPES = (
+    "train",
+    "ablations",
+    "check_theory",
+    "relu_search",
+    "descent_map",
+    "shortcut_study",
+    "hessian_spectrum",
+    "near_identity",
+    "report",
+)
 
 
 def read_config_json(run_dir: str) -> dict | None:
@@ -94,7 +93,7 @@ def require_mounted(path: str) -> None:
 def _check(contents: Any) -> None:
     """Raises UserError for contents that would cause an error where they are used."""
     require(isinstance(contents, dict) and isinstance(contents.get("config"), dict), "it holds no config")
-    for name, known in (("kind", tuple(RUN_TYPES)), ("status", STATUSES)):  # a list cannot be looked up in a dict
+    for name, known in (("kind", RUN_TYPES), ("status", STATUSES)):  # a list cannot be looked up in a dict
         value = contents.get(name)
         require(value in known, f"its {name} is {truncated_repr(value)}, none of {', '.join(known)}")
     has_step = contents["status"] != "diverged" or type(contents.get("diverged_at_step")) is int

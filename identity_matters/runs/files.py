@@ -30,14 +30,19 @@ def open_file(path: str) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
+def name_one_twice(paths: list[str]) -> bool:
+    """Returns whether two of the paths lead to one file or directory."""
+    return len({os.path.realpath(path) for path in paths}) < len(paths)
+
+
 def shortest_unique_suffixes(paths: list[str]) -> list[str]:
     """Returns a name for each of several paths, all different: its shortest end that no other shares.
 
     >>> shortest_unique_suffixes(["runs/a/first", "runs/b/first"])
     ['a/first', 'b/first']
     """
-    are_different = len(set(map(os.path.realpath, paths))) == len(paths)
-    require(are_different, f"the paths name a directory twice: {', '.join(paths)}")
+    if name_one_twice(paths):
+        raise UserError(f"the paths name a directory twice: {', '.join(paths)}")
     parts = [os.path.abspath(path).split(os.sep) for path in paths]
     ends = (["/".join(steps[-length:]) for steps in parts] for length in itertools.count(1))
     return next(names for names in ends if len(set(names)) == len(names))

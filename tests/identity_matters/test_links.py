@@ -3,7 +3,6 @@
 import os
 import shutil
 import stat
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from identity_matters.config import TrainConfig
 from identity_matters.runs import files
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.files import replacing, temporary_folder
-from launch import report
 
 
 @pytest.fixture
@@ -93,14 +91,6 @@ def test_event_files_of_others_are_not_deleted_through_the_folder_of_learning_ra
     (tmp_path / "study" / "learning_rates" / "a").symlink_to(precious)
     edit(tmp_path / "study", event_files=["learning_rates/a/events.out.tfevents.1"])
     assert "is a link" in refused(run_study, tmp_path / "study", "5")
-
-
-@pytest.mark.parametrize("name", ["claims.log", "claims"])
-def test_a_report_writes_no_log_and_no_run_through_a_link(tmp_path, precious, monkeypatch, name):
-    run = SimpleNamespace(file=lambda *names: RunDirectory.file(SimpleNamespace(path=str(tmp_path)), *names))
-    (tmp_path / name).symlink_to(precious if name == "claims" else precious / "mine")
-    monkeypatch.setattr(report.subprocess, "Popen", lambda *_, **__: pytest.fail("started"))
-    assert refused(report.compute_quick_runs, run)
 
 
 def test_arrays_and_figures_are_written_through_the_same_door(tmp_path, precious):

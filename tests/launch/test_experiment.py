@@ -21,7 +21,7 @@ from tiny_studies import FLAGS, load_three_digits
 
 from identity_matters.errors import UserError
 from identity_matters.fields import Checked, option
-from identity_matters.runs.config_json import RUN_TYPES
+from identity_matters.runs import config_json
 from identity_matters.runs.job_table import Job
 from identity_matters.runs.tables import read_rows, write_metrics
 from launch import experiment, launcher, shortcut_study
@@ -80,7 +80,7 @@ def report(run, rows):
 @pytest.fixture
 def squares(tmp_path, monkeypatch):
     """Registers the command, with the one line that this takes; returns the directory for its run."""
-    monkeypatch.setitem(RUN_TYPES, "squares", "Squares")
+    monkeypatch.setattr(config_json, "RUN_TYPES", (*config_json.RUN_TYPES, "squares"))
     return str(tmp_path / "run")
 
 
