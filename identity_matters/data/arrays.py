@@ -203,7 +203,9 @@ def _to_bytes(name: str, images: dict[Split, np.ndarray]) -> dict[Split, np.ndar
 def _scale(name: str, images: np.ndarray) -> int:
     """Returns what brings images to 0 … 255, 1 or 255; raises UserError if they are no pixels."""
     low, high = float(images.min()), float(images.max())
-    if not 0 <= low <= high <= 255:  # also for NaN
+    if not np.isfinite([low, high]).all():
+        raise UserError(f"{name} have a value that is not a number; remove that image")
+    if not 0 <= low <= high <= 255:
         raise UserError(
             f"{name} must lie in 0 … 255, or be floats in 0 … 1, got {low:.6g} … {high:.6g}; images = (images - "
             f"{low:.6g}) / {max(high - low, 1e-9):.6g}, for both splits, converts them"

@@ -12,6 +12,7 @@ from identity_matters.distributed.workers import Workers
 from identity_matters.errors import Diverged, EvaluationFailed
 from identity_matters.fields import names_with, require
 from identity_matters.runs.checkpoint import list_checkpoints
+from identity_matters.runs.config_json import DATA_PATHS
 from identity_matters.runs.directory import LOCK_TIMEOUT, RunDirectory, as_json, differences, lock
 from identity_matters.runs.tables import read_metrics
 
@@ -52,7 +53,7 @@ def open_run(
                 contents["mistake"] = str(error)
         contents = json.loads(workers.broadcast_text(json.dumps(contents | {"config": compared})))
         # They may lie elsewhere on each machine: a digest says whether they are the same.
-        same = *names_with(config, "source"), *names_with(config, "compared", False)
+        same = *DATA_PATHS, *names_with(config, "compared", False)
         _require_agreement(contents, differences(contents["config"], compared, same), workers)
         if contents["final_row"] or contents["status"] == "diverged":
             workers.barrier()  # until the others have heard it: a sum fails where one has left

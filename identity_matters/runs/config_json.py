@@ -12,6 +12,7 @@ from identity_matters.runs.files import read_json
 
 STATUSES = ("running", "done", "diverged", "failed")
 AT_THE_END = "at the end"
+DATA_PATHS = ("npz", "images")  # fields that name a file or a folder with the data, in place of `dataset`
 # The launchers whose runs a run directory can hold, which config.json calls its kind.
 # The launcher of that name draws the figures of the run: it has a function figures(run_dir).
 RUN_TYPES = (
@@ -63,7 +64,7 @@ def _from_start(config: Any, contents: dict) -> Any:
             changes[field.name] = _from_start(value, contents)
         elif field.metadata.get("path"):
             path = seen_from_start(contents, value)
-            changes[field.name] = path if os.path.exists(path) or "source" in field.metadata else value
+            changes[field.name] = path if os.path.exists(path) or field.name in DATA_PATHS else value
     return dataclasses.replace(config, **changes)
 
 

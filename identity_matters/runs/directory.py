@@ -23,7 +23,7 @@ from typing import Any
 
 from identity_matters.errors import MAX_REPR, UserError, truncated_repr
 from identity_matters.fields import merged, names_with, nested, require
-from identity_matters.runs.config_json import flat, read_config_json, seen_from_start
+from identity_matters.runs.config_json import DATA_PATHS, flat, read_config_json, seen_from_start
 from identity_matters.runs.files import remove, write_text
 from identity_matters.runs.machine import machine
 
@@ -129,7 +129,7 @@ class RunDirectory:
             self.contents = current | {"versions": versions(), "status": "running"}
             return
         # As this version writes it.
-        earlier["config"] = _without_unread(self._config, nested(self._config, earlier["config"]))
+        earlier["config"] = _drop_unused_dataset(nested(self._config, earlier["config"]))
         # What its version did not have is as by default.
         earlier["config"] = merged(as_json(type(self._config)()), earlier["config"])
         longer = self._config.continued(earlier["config"]) if hasattr(self._config, "continued") else ()
@@ -145,7 +145,7 @@ class RunDirectory:
         require(earlier["kind"] == self._run_type, f"{self.path} holds a run of {types}; choose another")
         known = earlier.get("data_digest", "")
         # Data of the same digest may lie elsewhere now.
-        moved = names_with(self._config, "source") if self._data_digest and self._data_digest == known else ()
+        moved = DATA_PATHS if self._data_digest and self._data_digest == known else ()
         same = *names_with(self._config, "compared", False), *moved, *self._same_places(earlier, config), *longer
         differing = differences(earlier["config"], config, same)
         if len(differing) == 1 and differing[0].startswith("train_steps "):
@@ -200,17 +200,15 @@ def read_own(path: str) -> dict | None:
 
 def as_json(config: Any) -> dict:
     """Returns a config dataclass as JSON gives it back: tuples are lists; a data set that is not read has no name."""
-    return _without_unread(config, json.loads(json.dumps(dataclasses.asdict(config))))
+    return _drop_unused_dataset(json.loads(json.dumps(dataclasses.asdict(config))))
 
 
-def _without_unread(config: Any, values: dict) -> dict:
+def _drop_unused_dataset(values: dict) -> dict:
     """Returns the values of a config with no data set named where a folder or a file has the data in its place."""
-    places = names_with(config, "source")
-    return {
-        key: _without_unread(config, value) if isinstance(value, dict)
-        else "" if key == "dataset" and any(values.get(place) for place in places) else value
-        for key, value in values.items()
-    }  # fmt: skip
+    result = {key: _drop_unused_dataset(value) if isinstance(value, dict) else value for key, value in values.items()}
+    if any(values.get(name) for name in DATA_PATHS):
+        result["dataset"] = ""
+    return result
 
 
 def versions() -> dict[str, str]:

@@ -20,6 +20,7 @@ from identity_matters import evaluation
 from identity_matters.config import DataConfig
 from identity_matters.data.digits import mnist_sample
 from identity_matters.data.source import open_source
+from identity_matters.errors import UserError
 from identity_matters.evaluation import evaluate, export, load_classifier
 from identity_matters.model import all_conv_resnet, standardize
 from identity_matters.runs.directory import RunDirectory
@@ -193,14 +194,14 @@ def test_max_examples_takes_the_first_so_many(pixel_model, ranked, max_examples,
     assert result["num_examples"] == counted
 
 
-def test_ties_and_nan_count_against_the_model(pixel_model):
+def test_ties_count_against_the_model_and_nan_is_refused(pixel_model):
     labels = np.arange(10)
     constant = trusted(pixel_model, (np.full((10, 2, 5, 1), 3.0), labels))
     assert (constant["top1_error"], constant["top5_error"]) == (1.0, 1.0)
     untied = trusted(pixel_model, (np.eye(10).reshape(10, 2, 5, 1), labels))
     assert (untied["top1_error"], untied["top5_error"]) == (0.0, 0.0)
-    nan = trusted(pixel_model, (np.full((10, 2, 5, 1), np.nan), labels))
-    assert (nan["top1_error"], nan["top5_error"]) == (1.0, 1.0)
+    with pytest.raises(UserError, match="a value that is not a number"):
+        trusted(pixel_model, (np.full((10, 2, 5, 1), np.nan), labels))
 
 
 def test_without_a_data_set_those_of_the_run_are_used_and_its_errors_found_again(tiny_run, exported, capfd):
@@ -371,7 +372,7 @@ UNFIT = [
     (lambda x, y: [(x, y.astype(np.float32))], "integers"),
     (lambda x, y: [(x, np.where(np.arange(40) == 39, -1, y))], "0–9, got -1–9"),
     (lambda x, y: [(x, y + 1)], "0–9, got 1–10"),
-    (lambda x, y: (300 * x, y), "images = ((images - 0) / 2700).clip(0, 1), for both splits, converts them"),
+    (lambda x, y: (300 * x, y), "images = (images - 0) / 2700, for both splits, converts them"),
     (lambda x, y: (x, y, y), "(images, labels), got 3"),
     (lambda x, y: [(x[:39], y)], "39 images"),
     (lambda x, y: (x, y[:20]), "40 images, but 20 labels"),

@@ -14,8 +14,7 @@ from refusals import refused
 
 from identity_matters import training
 from identity_matters.config import DataConfig, ModelConfig
-from identity_matters.data import folder as folder_module
-from identity_matters.data import source as source_module
+from identity_matters.data import base as base_module
 from identity_matters.data.base import fits_in_memory
 from identity_matters.data.digits import mnist_sample
 from identity_matters.data.source import open_source
@@ -78,9 +77,8 @@ def test_num_classes_makes_room_for_more(config):
 
 @pytest.fixture
 def streamed(monkeypatch):
-    """No more than 20 images are kept, and none on the device."""
-    for module in (source_module, folder_module):
-        monkeypatch.setattr(module, "MAX_BYTES_IN_MEMORY", 20 * 28 * 28)
+    """No more than 20 images fit in memory."""
+    monkeypatch.setattr(base_module, "MAX_BYTES_IN_MEMORY", 20 * 28 * 28)
 
 
 @pytest.mark.slow
@@ -91,19 +89,6 @@ def test_a_run_on_images_read_as_needed_has_the_bits_of_one_in_memory(config, ru
     assert found.keys() == expected.keys()
     for name, array in expected.items():
         np.testing.assert_array_equal(found[name], array, name)
-
-
-def test_what_is_kept_of_a_large_folder_is_decoded_once_and_the_rest_again(config, streamed, monkeypatch):
-    paths, decode = [], folder_module.decode
-    monkeypatch.setattr(folder_module, "decoded", lambda path, shape: paths.append(path) or decode(path, shape))
-    source, indices = open_source(config.data), np.array([7, 3, 5])
-    first, labels = source.read("train", indices)
-    for _ in range(2):
-        images, _ = source.read("train", np.arange(200))
-    np.testing.assert_array_equal(images[indices], first)
-    np.testing.assert_array_equal(labels, source.labels("train")[indices])
-    counts = [paths.count(path) for path in set(paths)]
-    assert (counts.count(1), counts.count(2)) == (20, 180)  # kept ones; others, twice in all
 
 
 def test_a_run_on_a_folder_knows_its_classes_and_is_evaluated_without_further_flags(config, run, capfd):
@@ -157,7 +142,6 @@ def test_other_images_are_evaluated_by_the_names_of_their_classes(config, run, t
     edit(copy, {"test_share": 0.2})  # of no use where test/ is there
     assert evaluate(copy, images=config.data.images) == evaluate(run_dir) and "test_share" not in capfd.readouterr().err
     assert evaluate(run_dir, images=new)["num_examples"] == expected["num_examples"] + 1
-    assert "new: images are resized to 28x28 pixels" in capfd.readouterr().err
     write(new / "ten" / "x.png", noise(28, 28))
     assert "has the classes ten, of which the network has none" in refused(evaluate, run_dir, images=new)
     both = "a dataset and images are both given; give one of them"
@@ -184,7 +168,6 @@ def test_a_network_of_unknown_classes_takes_as_many_class_folders(digits, capfd)
     assert "10 class folders, the network 9 classes" in refused(evaluate, network, images=digits)
     network = all_conv_resnet(ModelConfig(image_shape=(32, 32, 3), widths=(16,), blocks_per_stage=(1,)))
     assert evaluate(network, images=digits, max_examples=10)["num_examples"] == 10  # in colour, and larger
-    assert "digits: images are resized to 32x32 pixels" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import itertools
 import os
 import pathlib
 import shutil
@@ -79,23 +78,6 @@ def test_a_file_that_is_moved_to_another_class_stays_in_its_split(flat):
     assert os.path.join("bee", os.path.basename(tested.name)) in names(splits(flat, test_share=0.3).test)
 
 
-@pytest.mark.parametrize("form, said", [("{}.png", "leaves 3 of 60 images to test on: equal names"), ("{:03}.png", "")])
-def test_a_share_that_equal_names_make_another_is_said(tmp_path, capfd, form, said):
-    for name, i in itertools.product(("ant", "bee", "cat"), range(20)):
-        write(tmp_path / name / form.format(i), noise(2, 2))
-    assert len(splits(tmp_path, test_share=0.2).test) == (3 if said else 15)
-    printed = capfd.readouterr().err
-    assert said in printed and (said or "equal names" not in printed)
-
-
-@pytest.mark.parametrize("count, said", [(3, True), (4, False), (16, False), (17, True)])
-def test_half_and_twice_the_share_are_not_spoken_of(count, said, monkeypatch, capfd):
-    files = [folder_module.ImageFile(0 if i < count else 2**63, "ab"[i % 2], str(i)) for i in range(40)]
-    monkeypatch.setattr(folder_module, "list_files", lambda folder: files)
-    assert len(splits("none", test_share=0.2).test) == count
-    assert (f"leaves {count} of 40 images" in capfd.readouterr().err) == said
-
-
 def test_the_share_is_what_is_asked_for(flat):
     files = [folder_module.ImageFile(place, "", "") for place in range(0, 2**64, 2**54)]
     assert [sum(folder_module.is_tested(file, share) for file in files) for share in (0.25, 0.5)] == [256, 512]
@@ -112,10 +94,9 @@ def test_folders_in_class_folders_are_read_and_hidden_and_other_files_are_not(sp
     write(split / "train" / "ant" / "more" / "x.PNG", noise(2, 2))
     for name in ("readme.txt", "clip.gif", ".hidden.png"):
         (split / "train" / "ant" / name).write_bytes(b"")
-    (split / "train" / "ant" / "again.png").symlink_to("000.png")
     train = splits(split).train
-    assert "train/ant/more/x.PNG" in names(train) and len(train) == 8
-    assert "train: 2 files are left out, as their names end in none of .png, .jpg, .jpeg: clip.gif, readme.txt" in (
+    assert "train/ant/more/x.PNG" in names(train) and len(train) == 7
+    assert "train: 2 files are not read, as their names end in none of .png, .jpg, .jpeg: clip.gif, readme.txt" in (
         capfd.readouterr().err
     )
 
@@ -131,76 +112,23 @@ def test_splits_are_chosen_by_name(split):
     assert "has no folder nix/" in refused(evaluated, split, test_split="nix")
 
 
-@pytest.mark.parametrize(
-    "train, test, others",
-    [
-        ("Train", "Test", []),
-        ("training", "testing", []),
-        ("TRAIN", "TEST", ["VAL"]),
-        ("trainset", "valset", []),
-        ("train_images", "val-images", []),
-        ("training set", "validation", ["extra"]),
-    ],
-)
-def test_splits_of_other_names_are_not_taken_for_classes(train, test, others, tmp_path):
-    for name in (train, test, *others):
-        write_classes(tmp_path / "photos" / name)
-    folder = tmp_path / "photos"
-    flags = f"--train_split={train} --test_split={test} (train_split={train!r}, test_split={test!r})"
-    for share in (0, 0.2):
-        assert flags in refused(splits, folder, test_share=share)
-        assert flags in refused(evaluated, folder, test_share=share)
-    if " " not in train:
-        assert len(splits(folder, train_split=train, test_split=test).test) == 6
+@pytest.mark.parametrize("train, test", [("Train", "Test"), ("TRAIN", "test")])
+def test_splits_are_found_in_any_case(split, train, test):
+    expected = len(splits(split).train), len(evaluated(split))
+    (split / "train").rename(split / train)
+    (split / "test").rename(split / test)
+    assert (len(splits(split).train), len(evaluated(split))) == expected
+    assert splits(split).train[0].name.startswith(train + "/")
 
 
-@pytest.mark.parametrize("classes", ["trains testers", "Train plane", "Test contrast", "trainer dev"])
-def test_classes_whose_names_are_like_those_of_splits_are_classes(classes, tmp_path):
-    folder = write_classes(tmp_path / "photos", classes.split(), count=20)
-    assert {file.class_name for file in splits(folder, test_share=0.3).train} == set(classes.split())
-
-
-@pytest.mark.parametrize(
-    "layout, path, words",
-    [
-        ("flat", "flat/run", "is in the folder of images"),
-        ("flat", "flat/ant/deep/run", "is in the folder of images"),
-        ("flat", "flat", "is in the folder of images"),
-        ("flat", "link/run", "is in the folder of images"),
-        ("flat", "flat_run", ""),
-        ("split", "split/test/run", "is in the folder of images"),
-        ("split", "split/run", ""),  # which no split reads
-        ("split", "run", ""),
-    ],
-)
-def test_what_a_run_writes_is_no_class(flat, split, tmp_path, monkeypatch, layout, path, words):
+@pytest.mark.parametrize("path", ["flat/run", "flat/ant/deep/run", "flat", "link/run"])
+def test_a_run_directory_inside_the_folder_of_images_is_refused(flat, tmp_path, monkeypatch, path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "link").symlink_to("flat")
-    config = DataConfig(images=layout, test_share=0.2 if layout == "flat" else 0)
-    if words:
-        assert words in refused(folder_module.check_run_dir_outside_images, config, path)
-        assert words in refused(training.train, TrainConfig(data=config), path)
-        assert not (tmp_path / path / "config.json").exists()
-        return
-    folder_module.check_run_dir_outside_images(config, path)
-    shutil.rmtree(split / "train")  # test/ alone is evaluated on
-    folder_module.check_run_dir_outside_images(config, path)
-
-
-def test_what_a_run_writes_is_in_no_split_of_another_name(split):
-    for name, other in (("train", "fit"), ("test", "dev")):
-        (split / name).rename(split / other)
-    config = DataConfig(images=str(split), train_split="fit", test_split="dev")
-    for name in ("fit", "dev"):
-        assert f"is in the folder of images {split / name}" in refused(
-            folder_module.check_run_dir_outside_images, config, str(split / name / "run")
-        )
-    folder_module.check_run_dir_outside_images(config, str(split / "run"))
-
-
-def test_five_names_are_shown_and_how_many_there_are_beyond():
-    shown = [folder_module.shown(names) for names in ("abcde", "abcdefg", "", ["a\n", "b"])]
-    assert shown == ["a, b, c, d, e", "a, b, c, d, e and 2 more", "none", "'a\\n', b"]
+    config = DataConfig(images="flat", test_share=0.2)
+    assert "is in the folder of images flat" in refused(training.train, TrainConfig(data=config), path)
+    assert not (tmp_path / path / "config.json").exists()
+    folder_module.check_run_dir_outside_images(config, "flat_run")
 
 
 def test_what_is_evaluated_on_is_test_or_a_share_or_all(split, flat):
@@ -219,15 +147,13 @@ def remove(path):
     "damage, words",
     [
         (lambda path: [remove(file) for file in (path / "train" / "bee").iterdir()], "train/bee holds no PNG or JPEG"),
-        (lambda path: [remove(path / name / "bee") for name in ("train", "test")], "only one class, ant; at least two"),
-        (lambda path: [remove(path / "train"), (path / "test").rename(path / "data")], "only one class, data"),
-        (lambda path: remove(path / "test" / "bee"), "train/ alone has bee, test/ alone has none"),
-        (lambda path: write_classes(path / "test", ["wasp"]), "train/ alone has none, test/ alone has wasp"),
-        (lambda path: (path / "test" / "ant" / "l.png").symlink_to("/etc/hostname"), "l.png is a link out of"),
-        (lambda path: (path / "test" / "ant" / "l.png").symlink_to("nothing"), "cannot read"),
-        (lambda path: (path / "test" / "ant" / "more").symlink_to(".."), "more is a link to a folder"),
-        (lambda path: (path / "test" / "cat").symlink_to(path / "test" / "ant"), "cat is a link to a folder"),
-        (lambda path: os.mkfifo(path / "test" / "ant" / "p.png"), "p.png is not a regular file"),
+        (lambda path: [remove(path / name / "bee") for name in ("train", "test")], "only one class, ant; give each"),
+        (
+            lambda path: [remove(path / "train"), (path / "test").rename(path / "data")],
+            "holds the classes data, and no",
+        ),
+        (lambda path: remove(path / "test" / "bee"), "only the training split has bee, only the test split none"),
+        (lambda path: write_classes(path / "test", ["wasp"]), "only the test split wasp"),
         (lambda path: remove(path), "cannot read the folder of images"),
         (lambda path: [remove(path / name) for name in ("train", "test")], "holds no folders"),
     ],
@@ -241,21 +167,15 @@ def test_a_folder_that_cannot_be_used_is_refused_in_one_line(split, damage, word
 def test_a_folder_without_splits_asks_for_a_share_and_one_with_them_for_none(flat, split):
     message = refused(splits, flat)
     assert "holds the classes ant, bee, and no train/ and test/" in message and ADVICE in message
-    assert "leave out --test_share (test_share=0.2)" in refused(splits, split, test_share=0.2)
-    write(flat.parent / "loose" / "a.png", noise(2, 2))
-    (flat.parent / "loose" / "a.txt").write_text("notes")
-    assert "holds images, but no folders" in refused(splits, flat.parent / "loose", test_share=0.2)
+    assert "leave out --test_share (test_share)" in refused(splits, split, test_share=0.2)
 
 
-def test_a_share_that_leaves_nothing_is_refused_or_said(flat, capfd):
+def test_a_share_that_leaves_nothing_is_refused(flat):
     write(flat / "cat" / "000.png", noise(2, 2))
     place = next(file.place for file in list_files(str(flat)) if file.class_name == "cat") / 2**64
     message = refused(splits, flat, test_share=place * (1 + 1e-9))
-    assert "nothing to train on in the classes cat; make it smaller" in message
-    assert "nothing to test on; make it larger" in refused(splits, flat, test_share=1e-9)
-    capfd.readouterr()
-    splits(flat, test_share=place * (1 - 1e-9))
-    assert "nothing to test on in the classes cat" in capfd.readouterr().err
+    assert "nothing to train on in the classes cat of" in message
+    assert "nothing to test on of" in refused(splits, flat, test_share=1e-9)
 
 
 def pixels(path, shape):
@@ -289,9 +209,9 @@ def test_the_size_of_a_jpeg_is_that_of_the_turned_image(tmp_path, orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
     path = write(tmp_path / "x.jpg", noise(16, 32), exif=exif)
-    contents = folder_module.contents_of(str(tmp_path), folder_module.ImageFile(0, "", "x.jpg"))
+    header = folder_module.read_header(str(path))
     width, height = ImageOps.exif_transpose(Image.open(path)).size
-    assert contents[:3] == (height, width, True) and (height, width) == ((16, 32), (32, 16))[orientation > 4]
+    assert header[:3] == (height, width, True) and (height, width) == ((16, 32), (32, 16))[orientation > 4]
 
 
 @pytest.mark.parametrize(
@@ -363,11 +283,10 @@ DAMAGES = {
     "a truncated JPEG": (truncated_jpeg, "truncated"),
     "flipped": (flipped, "remove it, or write it again"),
     "2 GB": (lambda path: png_of_declared_size(path, 30_000, 24_000), "declares far more than the 67,108,864 pixels"),
-    "declared": (lambda path: png_of_declared_size(path, 9_000, 9_000), "declares 9000x9000 pixels, at most 67"),
+    "declared": (lambda path: png_of_declared_size(path, 9_000, 9_000), "9000x9000 pixels, more than the 67,108,864"),
     "16 bits": (lambda path: Image.fromarray(np.full((8, 8), 4000, np.uint16)).save(path), "pixels have 16 bits"),
     **{f"16 bits, {name}": (lambda path, kind=kind: png_of_declared_size(path, 4, 4, 16, kind), "pixels have 16 bits")
        for name, kind in (("grey", 0), ("colour", 2), ("grey and transparent", 4), ("colour and transparent", 6))},
-    "large": (lambda path: os.truncate(path, 2**31), "it has more than 268,435,456 bytes"),
 }  # fmt: skip
 
 
@@ -380,12 +299,6 @@ def test_a_broken_file_is_named(split, damage, recwarn):
     message = refused(load, config)
     assert message.startswith(f"cannot read {path}: ") and words in message
     assert not recwarn.list
-
-
-def test_an_image_may_have_as_many_pixels_as_that(tmp_path):
-    png_of_declared_size(tmp_path / "x.png", 8192, 8192)
-    contents = folder_module.contents_of(str(tmp_path), folder_module.ImageFile(0, "", "x.png"))
-    assert contents[:3] == (8192, 8192, False)
 
 
 def test_the_digest_is_of_names_and_contents_wherever_they_lie(split, tmp_path):

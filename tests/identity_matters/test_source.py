@@ -94,9 +94,9 @@ def load_part(source, config):
 @pytest.mark.parametrize("counts", [(12, 12), (3,) * 10, (4, 1000), (2,) * 100])
 def test_more_examples_are_in_order_because_they_were_sorted(counts):
     labels = np.repeat(np.random.default_rng(0).permutation(len(counts)), counts)
-    assert is_sorted_by_class(labels)
+    assert source_module.is_sorted_by_class(labels)
     for seed in range(20):
-        assert not is_sorted_by_class(np.random.default_rng(seed).permutation(labels))
+        assert not source_module.is_sorted_by_class(np.random.default_rng(seed).permutation(labels))
 
 
 class Stripes(Source):
