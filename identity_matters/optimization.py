@@ -103,16 +103,11 @@ def compile_model(model: keras.Model, config: TrainConfig, on_replicas: bool = F
 
     The optimiser's variables are made at once, to be restored into.
     """
-    metrics = [
-        keras.metrics.SparseCategoricalCrossentropy(name="cross_entropy", from_logits=True),
-        keras.metrics.MeanMetricWrapper(is_among_highest, name="top1", count=1),
-        keras.metrics.MeanMetricWrapper(is_among_highest, name="top5", count=5),
-    ]
     model.compile(
         optimizer=optimizer(config, on_replicas),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         # Weighted, so that the examples that fill up the last test batch do not count.
-        weighted_metrics=metrics,
+        weighted_metrics=_metrics(),
         jit_compile=_jit_compile(config.jit_compile),
         steps_per_execution=config.steps_per_execution,
     )
@@ -121,6 +116,31 @@ def compile_model(model: keras.Model, config: TrainConfig, on_replicas: bool = F
     if not isinstance(given_optimizer.from_text(config.keras_optimizer), keras.optimizers.Optimizer):
         model.optimizer.exclude_from_weight_decay([variable for variable in variables if len(variable.shape) != 4])
     model.optimizer.build(variables)
+
+
+def compile_network(network: keras.Model, optimizer: keras.optimizers.Optimizer) -> None:
+    """Compiles the network itself, which callbacks see, with the optimiser that trains it."""
+    network.compile(
+        optimizer=optimizer,
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        weighted_metrics=_metrics(),
+    )
+
+
+def _metrics() -> list[keras.metrics.Metric]:
+    return [
+        keras.metrics.SparseCategoricalCrossentropy(name="cross_entropy", from_logits=True),
+        InTopK(name="top1", count=1),
+        InTopK(name="top5", count=5),
+    ]
+
+
+class InTopK(keras.metrics.MeanMetricWrapper):
+    """The share of examples whose label is among the `count` highest logits, as `is_among_highest` counts ties."""
+
+    def __init__(self, name: str, count: int) -> None:
+        super().__init__(is_among_highest, name=name, count=count)
+        self._direction = "up"  # by which EarlyStopping and ModelCheckpoint know what is better
 
 
 def is_among_highest(labels: Any, logits: Any, count: int) -> Any:

@@ -1,25 +1,31 @@
 """Training: `train(config, run_dir)` starts a run or continues it.
 
-    join     the processes and devices that train together
-    open     the data, whose shape the config takes over
-    agree    on the config and on the steps already done; the run directory is locked
-    build    the network, the compiled model, and their state from the newest checkpoint
-    loop     Keras's fit from one event to the next, where an event is a checkpoint or an evaluation
-    export   the figure, model.keras and the SavedModel
-
-What is done at an event is done outside fit, on every Keras backend.
+join     the processes and devices that train together
+open     the data, whose shape the config takes over
+agree    on the config and on the steps already done; the run directory is locked
+build    the network, the compiled model, and their state from the newest checkpoint
+fit      one call of Keras's fit; what happens meanwhile is in callbacks.py
+export   the figure, model.keras and the SavedModel
 """
 
 import dataclasses
-import itertools
 import os
 from collections.abc import Sequence
 from typing import Any
 
 import keras
-import numpy as np
 
 from identity_matters import given_optimizer, networks
+from identity_matters.callbacks import (
+    EndRun,
+    LogRow,
+    Progress,
+    SaveCheckpoint,
+    StopOnNaN,
+    TrackState,
+    callback_list,
+    checked_callbacks,
+)
 from identity_matters.config import DataConfig, TrainConfig
 from identity_matters.convolutions import training_flops
 from identity_matters.data.base import Source
@@ -31,7 +37,6 @@ from identity_matters.distributed.shared_run import open_run, recording_failure
 from identity_matters.distributed.workers import Workers
 from identity_matters.errors import (
     Diverged,
-    EvaluationFailed,
     Preempted,
     UserError,
     WorkerLost,
@@ -44,13 +49,11 @@ from identity_matters.errors import (
 from identity_matters.export import write_results
 from identity_matters.fields import with_fields
 from identity_matters.model import check_image_shape, require_usual_keras
-from identity_matters.optimization import learning_rate, learning_rate_schedule
+from identity_matters.optimization import compile_network, learning_rate_schedule
 from identity_matters.presets import TRAIN_PRESETS as PRESETS
-from identity_matters.runs import checkpoint
-from identity_matters.runs.callbacks import RunCallback, checked_callbacks
 from identity_matters.runs.checkpoint import TrainingState
 from identity_matters.runs.directory import RunDirectory
-from identity_matters.runs.metrics_log import MEANS, MetricsLog, describe, kernel_norms
+from identity_matters.runs.metrics_log import MetricsLog, describe
 from identity_matters.runs.signals import StopRequest, deferring_sigterm
 from identity_matters.runs.tables import read_metrics
 from identity_matters.starting_weights import freeze, take_weights
@@ -66,8 +69,6 @@ __all__ = [
     "train",
     "with_fields",
 ]
-
-_FIGURES = {"loss", "cross_entropy", "top1", "top5"}  # of every training step
 
 
 def train(
@@ -90,7 +91,9 @@ def train(
       data: (x_train, y_train, x_test, y_test), as identity_matters.data.arrays takes them, or (train, test): batches
         (images, labels) of a tf.data.Dataset, a PyDataset or another iterable.
       init_from: In place of the config's: a network with whose weights the run starts.
-      callbacks: One or several Keras callbacks, for a single process; identity_matters.runs.callbacks has the hooks.
+      callbacks: One or several Keras callbacks. An epoch is the part of the run between two evaluations; self.model is
+        the network, from standardised images to logits, compiled as the run is. After an interruption they start
+        again, at the newest checkpoint.
       optimizer: A Keras optimiser in place of the config's, or a schedule in place of its learning rates.
 
     Returns:
@@ -115,7 +118,7 @@ def train(
         return {}
     given: dict[str, Any] = {"init_from": os.fspath(init_from), "keras_optimizer": given_optimizer.as_text(optimizer)}
     config = dataclasses.replace(config, **{name: text for name, text in given.items() if text})
-    callbacks = checked_callbacks(callbacks, given_optimizer.has_fixed_rate(config.keras_optimizer))
+    callbacks = checked_callbacks(callbacks, workers)
     rows = workers.check(config, callbacks)
     check_run_dir_outside_images(config.data, os.fsdecode(run_dir))
     with workers.in_turn(config.data.download), workers.active():
@@ -133,7 +136,7 @@ def train(
         too_large = f"batch_size {config.batch_size} and this network need more memory than there is; reduce one"
         explained = explaining(lack_of_memory(too_large), unreadable_data, workers.lost)
         with recording_failure(directory, workers), explained:
-            return Training(config, batches, workers, directory, callbacks, source.class_names).run()
+            return run(config, batches, workers, directory, callbacks, source.class_names)
 
 
 def fitted_to(source: Source, config: TrainConfig, is_given: bool = False) -> TrainConfig:
@@ -180,188 +183,153 @@ def build(
     with workers.scope():
         network = networks.build(config.model, config.seed)
     freeze(network, config.freeze)
-    return network, workers.model_to_fit(network, batches, config, stop or StopRequest())
+    model = workers.model_to_fit(network, batches, config, stop or StopRequest())
+    with workers.scope():
+        compile_network(network, model.optimizer)  # for callbacks
+    return network, model
 
 
-class Training:
-    """One run, from the newest checkpoint on.
+def run(
+    config: TrainConfig,
+    batches: Batches,
+    workers: Workers,
+    directory: RunDirectory | None,
+    callbacks: list[keras.callbacks.Callback],
+    class_names: Sequence[str] = (),
+) -> dict[str, float]:
+    """Trains from the newest checkpoint on, and writes the results; returns as `train` does.
 
     directory is None on workers other than the chief, which write nothing.
     """
+    check_intervals(config)
+    make_deterministic(config.seed)
+    stop = StopRequest()
+    network, model = build(config, batches, workers, stop)
+    state = TrainingState(network, model.optimizer)
+    if directory:
+        restore(state, config, directory, class_names)
+    share_state(state, workers)
+    log = MetricsLog(directory, state.step)
+    folder = directory.file("checkpoints") if directory else ""
+    average_moments = getattr(model, "average_moments", lambda: None)
+    stop_on_nan = StopOnNaN(state, config, keeps_weights=bool(directory))
+    progress = Progress(state, config, is_visible=bool(directory))
+    log_row = LogRow(state, config, log, progress, batches.num_train, training_flops(network))
+    save_checkpoint = SaveCheckpoint(state, config, workers, stop, folder, average_moments, bool(callbacks))
+    own: list[keras.callbacks.Callback] = [TrackState(state), stop_on_nan, progress, log_row, save_checkpoint]
+    every = config.eval_every
+    epochs = -(-config.train_steps // every)
+    validation = workers.validation_data(batches)
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        batches: Batches,
-        workers: Workers,
-        directory: RunDirectory | None,
-        callbacks: Sequence,
-        class_names: Sequence[str] = (),
-    ) -> None:
-        make_deterministic(config.seed)
-        self.config, self.workers, self.directory, self.stop = config, workers, directory, StopRequest()
-        self.batches, self.epoch_steps = batches, batches.num_train / config.batch_size
-        self.network, self.model = build(config, self.batches, workers, self.stop)
-        self.step_flops = training_flops(self.network) * config.batch_size
-        self.state = TrainingState(self.network, self.model.optimizer)
-        # True if an earlier call finished training, perhaps by a callback. Then only the result files are rewritten,
-        # and the status stays done, so an interruption cannot restart training.
-        self.has_ended = False
-        if directory:
-            if class_names:  # what the numbers that the network gives mean
-                directory.contents["class_names"] = list(class_names)
-            self.state.restore(directory.file("checkpoints"), config.train_steps)
-            metrics = directory.file("metrics.csv")
-            if directory.status == "done" and os.path.exists(metrics):
-                self.has_ended = read_metrics(metrics)[-1]["step"] == self.state.step
-            if config.init_from and not self.state.step:
-                note(take_weights(self.network, config.init_from, directory.contents, config.fresh))
-            if not self.has_ended:
-                directory.set_status("running")  # not before the network is built: a mistake must leave no config.json
-        if workers.num_processes > 1:  # the others take what the chief has read
-            self.has_ended = bool(workers.broadcast([self.has_ended])[0])
-            figures, values = self.state.flat()
-            self.state.take_flat(workers.broadcast_text(figures), workers.broadcast(values))
-        step = self.state.step
-        self.log = MetricsLog(directory, step)
-        self.network.optimizer = self.model.optimizer  # for callbacks
-        self.callback = RunCallback(
-            () if self.has_ended else callbacks,
-            self.network,
-            config,
-            step,
-            self.stop,
-            has_bar=bool(directory),
-            on_finite=self._take_snapshot if directory else None,
-        )
-        self._snapshot: tuple[int, dict[str, np.ndarray]] | None = None  # the last finite weights, and their step
-        self.stream = self.batches.train_batches(step)
-
-    def _take_snapshot(self, step: int) -> None:
-        arrays = self.state.arrays()
-        if all(np.isfinite(array).all() for array in arrays.values()):  # the update after a finite loss need not be
-            self._snapshot = step, {name: array.copy() for name, array in arrays.items()}
-
-    def _keep_snapshot(self) -> None:
-        """Writes the last finite weights of a run that diverged, where no checkpoint is as new."""
-        if self.directory and self._snapshot:
-            (step, arrays), folder = self._snapshot, self.directory.file("checkpoints")
-            if step > max((saved for saved, _ in checkpoint.list_checkpoints(folder)), default=0):
-                path = checkpoint.save(folder, step, arrays)
-                note(f"the last finite weights, of step {step}, are in {path} (--at_step={step})")
-
-    def run(self) -> dict[str, float]:
-        """Trains to the end and writes the results; returns as `train` does."""
-        try:
-            return self._run()
-        except Diverged:
-            self._keep_snapshot()
-            raise
-
-    def _run(self) -> dict[str, float]:
-        with deferring_sigterm(self.stop):
-            with self.callback:
-                self.callback.begin(len(self.log.rows))
-                if self._is_evaluated():  # of a run that ended between a checkpoint and its evaluation
-                    self._evaluate_once()
-                while not self._is_at_end():
-                    self._fit_until(self._next_event())
-                    is_leaving = self.stop.should_stop  # read once: a signal may come between saving and leaving
-                    # The checkpoint comes before the evaluation of its step: an evaluation can take minutes, and what
-                    # kills the run in it must not cost the updates before. _evaluate_once makes up for it.
-                    if self.directory and (self._is_saved() or is_leaving):
-                        self.state.save(self.directory.file("checkpoints"))
-                    if is_leaving and not self._is_at_end():
-                        self.workers.meet()  # the chief once it has saved: where it could not, it is lost
-                        raise Preempted(self.state.step)
-                    if self._is_evaluated():
-                        self._evaluate()
-            return self._finish()
-
-    def _next_event(self) -> int:
-        """Returns the next step at which to save or to evaluate."""
-        step, config = self.state.step, self.config
-        intervals = (config.eval_every, config.checkpoint_every)
-        return min(config.train_steps, *((step // interval + 1) * interval for interval in intervals))
-
-    def _is_at_end(self) -> bool:
-        is_stopped = self.has_ended or (self.callback.is_stopping and self.state.step > 0)
-        return self.state.step == self.config.train_steps or is_stopped
-
-    def _is_saved(self) -> bool:
-        may_end = self._is_at_end() or (self.callback.are_given and self._is_evaluated())
-        return may_end or self.state.step % self.config.checkpoint_every == 0
-
-    def _is_evaluated(self) -> bool:
-        return self.state.step > 0 and (self._is_at_end() or self.state.step % self.config.eval_every == 0)
-
-    def _fit_until(self, step: int) -> None:
-        """Trains up to a step, or to an earlier one where a stop is requested."""
-        num_steps = step - self.state.step
-        history = self.model.fit(
-            # A slice of one endless stream: fit must not take a batch more than it trains on, or the next call would
-            # miss it. So one call of fit is not an epoch; shuffling is the stream's, by (seed, step).
-            self.workers.distribute(itertools.islice(self.stream, num_steps)),
-            steps_per_epoch=num_steps,
-            shuffle=False,
-            callbacks=[self.callback],
-            verbose=0,
-        ).history
-        self.state.advance(self.callback.step, {name: values[-1] for name, values in history.items()})
-
-    def _evaluate_once(self) -> None:
-        """Evaluates, unless metrics.csv has the row of this step."""
-        rows = self.log.rows
-        if self.workers.broadcast([bool(rows) and rows[-1]["step"] == self.state.step])[0]:
-            self.state.take_means()  # they are in the row
-        else:
-            self._evaluate()
-
-    def _evaluate(self) -> None:
-        """Adds a row to metrics.csv. Its training figures are means over the steps since the row before."""
-        test = self.model.evaluate(
-            self.workers.distribute(self.batches.weighted_test_batches()),
-            steps=self.batches.test_steps,
+    def evaluate() -> dict[str, float]:
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(validation)
+        return model.evaluate(
+            x=x,
+            y=y,
+            sample_weight=weights,
+            batch_size=config.batch_size,
+            steps=batches.test_steps,
+            callbacks=callback_list(own, network, model, every, epochs),
             verbose=0,
             return_dict=True,
         )
-        step, trained = self.state.step, self.state.take_means()
-        if not np.isfinite(test["cross_entropy"]):
-            images = np.random.default_rng(0).standard_normal((2, *self.config.model.image_shape))
-            if np.isfinite(keras.ops.convert_to_numpy(self.network(images.astype(np.float32), training=False))).all():
-                raise EvaluationFailed(step, trained["loss"])
-            raise Diverged(step, self.config.steps_per_execution)
-        row = {
-            "step": step,
-            "epoch": step / self.epoch_steps,
-            # The rate of the update before this evaluation.
-            "learning_rate": learning_rate(self.model.optimizer, step - 1),
-            "loss": trained["loss"],
-            "train_cross_entropy": trained["cross_entropy"],
-            "train_top1_error": 1 - trained["top1"],
-            "train_top5_error": 1 - trained["top5"],
-            "test_cross_entropy": test["cross_entropy"],
-            "test_top1_error": 1 - test["top1"],
-            "test_top5_error": 1 - test["top5"],
-            "images_per_second": self.callback.take_rate() * self.config.batch_size,
-            "train_flops": step * self.step_flops,
-            **{name: trained[name] for name in sorted(trained.keys() - _FIGURES)},  # those of a strategy alone
-            **kernel_norms(self.network),
-        }
-        self.log.add(row, self.network)
-        note_on_means = "" if len(self.log.rows) > 1 else f"\n{MEANS}"
-        self.callback.evaluated(row, describe(row, self.config) + note_on_means)
 
-    def _finish(self) -> dict[str, float]:
-        """Writes the results on the chief, while the other workers wait."""
-        self.log.close()
-        if self.directory:
-            network = networks.build(self.config.model, self.config.seed)  # of variables of this process alone
-            network.set_weights(self.network.get_weights())
-            write_results(self.config, network, self.log.rows, self.directory)
-            self.callback.end(self.log.rows[-1])
-            self.directory.set_status("done")
-        elif self.log.rows:
-            print(f"worker {self.workers.rank} is done: {describe(self.log.rows[-1], self.config)}", flush=True)
-        self.workers.meet()  # the chief once it has written all: where it has not, the job is not done
-        return self.log.rows[-1] if self.directory else {}
+    def fit(first_epoch: int, last_epoch: int, steps: int) -> None:
+        first_step = state.step
+        listed = [*own, *callbacks, EndRun(state, config, network, model)]
+        model.fit(
+            workers.distribute(lambda: batches.train_batches(first_step)),
+            steps_per_epoch=steps,
+            initial_epoch=first_epoch,
+            epochs=last_epoch,
+            shuffle=False,  # the stream is shuffled by (seed, step)
+            validation_data=validation,
+            validation_batch_size=config.batch_size,
+            validation_steps=batches.test_steps,
+            callbacks=callback_list(listed, network, model, steps, epochs),
+            verbose=0,
+        )
+
+    network.stop_training = False
+    try:
+        with deferring_sigterm(stop), progress:
+            if workers.broadcast([is_evaluation_missing(state, config, log)])[0]:  # it was killed in an evaluation
+                logs = {f"val_{name}": value for name, value in evaluate().items()}
+                for callback in own:
+                    callback.on_epoch_end(state.step // every, logs)
+            if state.step % every and not is_at_end(state, config, network):  # the rest of an epoch
+                fit(state.step // every, state.step // every + 1, every - state.step % every)
+            if not is_at_end(state, config, network):
+                fit(state.step // every, epochs, every)
+            if callbacks:
+                save_checkpoint.save(is_end=True)
+            if state.is_end:  # a callback may have changed the weights, EarlyStopping to the best ones
+                log_row.replace_last(evaluate())
+    except Diverged:
+        stop_on_nan.write_snapshot(folder)
+        raise
+    return finish(config, network, log, workers, directory)
+
+
+def check_intervals(config: TrainConfig) -> None:
+    """Raises UserError unless checkpoints lie at evaluations, or divide the steps between two of them."""
+    saved = config.checkpoint_every
+    evaluated = config.eval_every
+    if saved % evaluated == 0 or evaluated % saved == 0:
+        return
+    factors = [every for every in range(1, evaluated + 1) if evaluated % every == 0]
+    multiple = round(saved / evaluated) * evaluated
+    nearest = min([*factors, multiple or evaluated], key=lambda every: abs(every - saved))
+    raise UserError(
+        f"checkpoint_every must divide eval_every = {evaluated:,} or be a multiple of it, got {saved:,}; "
+        f"the nearest that does is {nearest:,}"
+    )
+
+
+def restore(state: TrainingState, config: TrainConfig, directory: RunDirectory, class_names: Sequence[str]) -> None:
+    """Takes the newest checkpoint, or the weights that a run starts with; notes in config.json that the run goes on."""
+    if class_names:  # what the numbers that the network gives mean
+        directory.contents["class_names"] = list(class_names)
+    state.restore(directory.file("checkpoints"), config.train_steps)
+    metrics = directory.file("metrics.csv")
+    if directory.status == "done" and os.path.exists(metrics):
+        # It lost what it exported: only that is written again.
+        state.is_end = read_metrics(metrics)[-1]["step"] == state.step
+    if config.init_from and not state.step:
+        note(take_weights(state.network, config.init_from, directory.contents, config.fresh))
+    if directory.status != "done" or not state.is_end:
+        directory.set_status("running")  # not before the network is built: a mistake must leave no config.json
+
+
+def share_state(state: TrainingState, workers: Workers) -> None:
+    """Gives the other workers the state that the chief has read."""
+    if workers.num_processes > 1:
+        figures, values = state.flat()
+        state.take_flat(workers.broadcast_text(figures), workers.broadcast(values))
+
+
+def is_evaluation_missing(state: TrainingState, config: TrainConfig, log: MetricsLog) -> bool:
+    """Returns whether the run was killed between a checkpoint and the evaluation of its step."""
+    is_evaluated = state.step >= config.train_steps or state.step % config.eval_every == 0
+    return state.step > 0 and is_evaluated and not (log.rows and log.rows[-1]["step"] == state.step)
+
+
+def is_at_end(state: TrainingState, config: TrainConfig, network: keras.Model) -> bool:
+    """Returns whether no update is left: after the last step, or where a callback has ended the run."""
+    return state.is_end or state.step >= config.train_steps or (network.stop_training and state.step > 0)
+
+
+def finish(
+    config: TrainConfig, network: keras.Model, log: MetricsLog, workers: Workers, directory: RunDirectory | None
+) -> dict[str, float]:
+    """Writes the results on the chief, while the other workers wait; returns the last row of metrics.csv."""
+    log.close()
+    if directory:
+        exported = networks.build(config.model, config.seed)  # of variables of this process alone
+        exported.set_weights(network.get_weights())
+        write_results(config, exported, log.rows, directory)
+        directory.set_status("done")
+    elif log.rows:
+        print(f"worker {workers.rank} is done: {describe(log.rows[-1], config)}", flush=True)
+    workers.meet()  # the chief once it has written all: where it has not, the job is not done
+    return log.rows[-1] if directory else {}

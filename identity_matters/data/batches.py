@@ -9,7 +9,7 @@ import collections
 import concurrent.futures
 import itertools
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import keras
@@ -125,6 +125,11 @@ class ArrayBatches:
             plan[:, 0] = self.num_train + np.minimum(example, self.num_test - 1)
             yield tuple(array[self._rows] for array in (plan, self._labels[plan[:, 0]], weights))
 
+    def test_data(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns all batches of weighted_test_batches joined: (plan, labels, weights)."""
+        plan, labels, weights = (np.concatenate(parts) for parts in zip(*self.weighted_test_batches()))
+        return plan, labels, weights
+
 
 class StreamedBatches:
     """Training and test batches of a source that is read as it is needed; only this process's rows are read.
@@ -167,13 +172,32 @@ class StreamedBatches:
 
         The last batch is filled up with examples of weight 0, so that every batch has one shape.
         """
+        return _read_ahead(self.test_batch, range(self.test_steps))
 
-        def read(start: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-            example = np.arange(start, start + self._config.batch_size)[self._rows]
-            weights = (example < self.num_test).astype(np.float32)
-            return *self._source.read("test", np.minimum(example, self.num_test - 1)), weights
+    def test_batch(self, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns a batch of weighted_test_batches."""
+        start = number * self._config.batch_size
+        example = np.arange(start, start + self._config.batch_size)[self._rows]
+        weights = (example < self.num_test).astype(np.float32)
+        return *self._source.read("test", np.minimum(example, self.num_test - 1)), weights
 
-        return _read_ahead(read, range(0, self.num_test, self._config.batch_size))
+    def test_data(self) -> keras.utils.PyDataset:
+        """Returns the batches of weighted_test_batches as a data set."""
+        return _TestBatches(self)
+
+
+class _TestBatches(keras.utils.PyDataset):
+    """The test batches of a stream, which Keras reads ahead in threads."""
+
+    def __init__(self, batches: StreamedBatches) -> None:
+        super().__init__(workers=2, max_queue_size=_AHEAD)
+        self._batches = batches
+
+    def __len__(self) -> int:
+        return self._batches.test_steps
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return self._batches.test_batch(index)
 
 
 Batches = ArrayBatches | StreamedBatches
@@ -218,19 +242,18 @@ def augmented(images: np.ndarray, plan: np.ndarray, padding: int) -> np.ndarray:
     return result
 
 
-def as_dataset(batches: Iterator[tuple[np.ndarray, ...]]) -> Iterable:
-    """Returns batches, tuples of arrays of the same shapes and types, in the form that fit and evaluate take quickest.
+def as_dataset(make_batches: Callable[[], Iterator[tuple[np.ndarray, ...]]]) -> Iterable:
+    """Returns batches, tuples of arrays of the same shapes and types, in the form that fit takes quickest.
 
     That is a tf.data.Dataset under TensorFlow, a generator under other Keras backends.
     """
     if keras.backend.backend() != "tensorflow":
-        return (batch for batch in batches)
+        return make_batches()
     import tensorflow as tf
 
-    first = next(batches)
-    signature = tuple(tf.TensorSpec(array.shape, array.dtype) for array in first)
-    dataset = tf.data.Dataset.from_generator(lambda: itertools.chain([first], batches), output_signature=signature)
+    signature = tuple(tf.TensorSpec(array.shape, array.dtype) for array in next(make_batches()))
+    dataset = tf.data.Dataset.from_generator(make_batches, output_signature=signature)
     options = tf.data.Options()
-    # Its thread can hold up the end of every call of fit for 2.5 s, and fit is called at every event.
+    # Its thread can hold up the end of fit for 2.5 s.
     options.autotune.enabled = False
     return dataset.with_options(options).prefetch(2)

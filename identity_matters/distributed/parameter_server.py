@@ -9,14 +9,15 @@ A job is a chief, which hands out batches, saves and evaluates, workers, and ser
 """
 
 import contextlib
+import itertools
 import os
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
-from types import SimpleNamespace
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from identity_matters.config import TrainConfig
@@ -52,11 +53,11 @@ class Coordinator(Workers):
         self, network: keras.Model, batches: ArrayBatches, config: TrainConfig, stop: StopRequest
     ) -> "AsynchronousModel":
         """Returns the object that hands out the batches; only the chief checks `stop`."""
-        return AsynchronousModel(network, batches, config, self)
+        return AsynchronousModel(network, batches, config, self, stop)
 
-    def distribute(self, batches: Iterator) -> Iterator:
+    def distribute(self, make_batches: Callable[[], Iterator]) -> Iterator:
         """Returns the batches as they are: AsynchronousModel.fit hands them out."""
-        return batches
+        return make_batches()
 
 
 def join() -> Coordinator | None:
@@ -110,8 +111,13 @@ class AsynchronousModel:
     stop_training nothing more is handed out.
     """
 
-    def __init__(self, network: keras.Model, batches: ArrayBatches, config: TrainConfig, chief: Coordinator) -> None:
-        self._network, self._config, self._chief = network, config, chief
+    def __init__(
+        self, network: keras.Model, batches: ArrayBatches, config: TrainConfig, chief: Coordinator, stop: StopRequest
+    ) -> None:
+        self._network = network
+        self._config = config
+        self._chief = chief
+        self._stop = stop
         self._evaluated = keras.models.clone_model(network)  # whose weights lie in this process
         self._local = batches.attach(self._evaluated)
         compile_model(self._local, config)
@@ -128,50 +134,79 @@ class AsynchronousModel:
         self._update = tf.function(self._compute_and_send_gradient)
 
     def fit(
-        self, batches: Iterable, steps_per_epoch: int, callbacks: list[keras.callbacks.Callback], **_: Any
-    ) -> SimpleNamespace:
-        """Hands out steps_per_epoch batches, (plan [b, 4], labels [b]), and reads what came of each.
-
-        The history that it returns holds means over these steps, the staleness among them.
+        self,
+        batches: Iterable,
+        steps_per_epoch: int,
+        initial_epoch: int,
+        epochs: int,
+        validation_data: tuple[np.ndarray, ...],
+        callbacks: keras.callbacks.CallbackList,
+        **_: Any,
+    ) -> None:
+        """Trains and evaluates as keras.Model.fit, of which it takes the arguments that a run gives.
 
         Raises WorkerLost where a worker ended in an update, which may be in the weights twice or in part: TensorFlow
         gives the batch to another worker.
         """
         self.stop_training = False
-        totals, read = {}, 0
+        batches = iter(batches)
+        x, y, weights = validation_data
+        callbacks.on_train_begin()
+        for epoch in range(initial_epoch, epochs):
+            callbacks.on_epoch_begin(epoch)
+            logs = self._train(batches, steps_per_epoch, callbacks)
+            test = self.evaluate(
+                x=x,
+                y=y,
+                sample_weight=weights,
+                batch_size=self._config.batch_size,
+                callbacks=callbacks,
+                verbose=0,
+                return_dict=True,
+            )
+            callbacks.on_epoch_end(epoch, logs | {f"val_{name}": value for name, value in test.items()})
+            if self.stop_training:
+                break
+        callbacks.on_train_end()
+
+    def _train(self, batches: Iterator, num_steps: int, callbacks: keras.callbacks.CallbackList) -> dict[str, float]:
+        """Hands out num_steps batches, (plan [b, 4], labels [b]), and reads what came of each.
+
+        The means over these steps that it returns, the staleness among them, are those of all updates that were read.
+        """
+        totals, num_read = {}, 0
         self._begun.assign(0)
-        for callback in callbacks:
-            callback.set_model(self)
-            callback.on_train_begin()
         waiting = deque()
 
         def read_one() -> None:
-            nonlocal read
+            nonlocal num_read
             for name, value in waiting.popleft().fetch().items():
                 totals[name] = totals.get(name, 0.0) + float(value)
-            read += 1
-            for callback in callbacks:
-                callback.on_train_batch_end(read - 1, {name: total / read for name, total in totals.items()})
+            num_read += 1
+            # A run leaves, as it saves, when no update is on its way.
+            self._stop.shared_decision = self._stop.received and not waiting
+            means = {name: total / num_read for name, total in totals.items()}
+            callbacks.on_train_batch_end(num_read - 1, means)
 
-        for plan, labels in batches:
+        first_step = int(self.optimizer.iterations)
+        for number, (plan, labels) in enumerate(itertools.islice(batches, num_steps), 1):
             arguments = (self._images, tf.constant(plan), tf.constant(labels))
             waiting.append(self._chief.coordinator.schedule(self._update, args=arguments))
-            if len(waiting) >= AHEAD * self._chief.num_workers:
+            is_saved = (first_step + number) % self._config.checkpoint_every == 0
+            while waiting and (is_saved or len(waiting) >= AHEAD * self._chief.num_workers):
                 read_one()
-            if self.stop_training or read + len(waiting) == steps_per_epoch:
+            if self.stop_training or self._stop.received:
                 break
         while waiting:
             read_one()
-        if (begun := int(self._begun)) != read:
-            raise WorkerLost("the chief", ConnectionError(f"{read} updates were read, {begun} begun"))
-        for callback in callbacks:
-            callback.on_train_end()
-        return SimpleNamespace(history={name: [total / read] for name, total in totals.items()})
+        if (begun := int(self._begun)) != num_read:
+            raise WorkerLost("the chief", ConnectionError(f"{num_read} updates were read, {begun} begun"))
+        return {name: total / num_read for name, total in totals.items()}
 
-    def evaluate(self, batches: Iterable, **arguments: Any) -> dict[str, float]:
+    def evaluate(self, **arguments: Any) -> dict[str, float]:
         """Evaluates the weights as they are now, in this process; see keras.Model.evaluate."""
         self._evaluated.set_weights(self._network.get_weights())
-        return self._local.evaluate(batches, **arguments)
+        return self._local.evaluate(**arguments)
 
     def _apply(
         self, variable: keras.Variable, momentum: keras.Variable | None, gradient: tf.Tensor, rate: tf.Tensor

@@ -33,18 +33,12 @@ class ReplicatedModel(keras.Model):
         self._compile_loss.build(labels, logits)
         self._compile_metrics.build(labels, logits)
 
-    def fit(self, *arguments: Any, **options: Any) -> keras.callbacks.History:
-        """Trains as keras.Model.fit; then averages the moments of batch normalisation, which each replica keeps alone.
-
-        How a run is divided into calls, so where it was interrupted, changes the rounding of these means alone.
-        """
-        history = super().fit(*arguments, **options)
-        self._average_moments()
-        return history
-
     @functools.cached_property
-    def _average_moments(self) -> Callable[[], None]:
-        """Returns the function that gives every replica the mean of all replicas' moments."""
+    def average_moments(self) -> Callable[[], None]:
+        """The function that gives every replica the mean of all replicas' moments of batch normalisation.
+
+        Each replica keeps its own while it trains. They are averaged before a checkpoint and before an evaluation.
+        """
         normalisations = [
             layer for layer in self._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)
         ]
@@ -60,30 +54,36 @@ class ReplicatedModel(keras.Model):
         return average if moments else lambda: None
 
     def evaluate(self, *arguments: Any, **options: Any) -> Any:
-        """Evaluates as keras.Model.evaluate, one batch a call: steps_per_execution need not divide their number."""
-        steps, self.steps_per_execution = self.steps_per_execution, 1
-        try:
-            return super().evaluate(*arguments, **options)
-        finally:
-            self.steps_per_execution = steps
+        """Evaluates as keras.Model.evaluate; steps, the number of batches, must be given."""
+        self._test_steps_left = options["steps"]
+        return super().evaluate(*arguments, **options)
 
     def make_train_function(self, force: bool = False) -> None:
         """Makes the function that fit calls: steps_per_execution training steps on all replicas."""
         if self.train_function is None or force:
-            self.train_function = self._on_replicas(self.train_step, self.steps_per_execution)
+            run = self._on_replicas(self.train_step)
+            self.train_function = lambda iterator: run(iterator, self.steps_per_execution)
 
     def make_test_function(self, force: bool = False) -> None:
-        """Makes the function that evaluate calls: one test step on all replicas."""
-        if self.test_function is None or force:
-            self.test_function = self._on_replicas(self.test_step, 1)
+        """Makes the function that evaluate calls: steps_per_execution test steps, or as many as are left."""
+        if self.test_function is not None and not force:
+            return
+        run = self._on_replicas(self.test_step)
+
+        def run_next(iterator: Iterator) -> dict[str, float]:
+            num_steps = min(self.steps_per_execution, self._test_steps_left)
+            self._test_steps_left -= num_steps
+            return run(iterator, num_steps)
+
+        self.test_function = run_next
 
     @property
     def _means(self) -> list[keras.metrics.Mean]:
         """Returns the loss and the metrics, each of them a mean."""
         return [self._loss_tracker, *self._compile_metrics.metrics]
 
-    def _on_replicas(self, step: Callable, num_steps: int) -> Callable[[Iterator], dict[str, float]]:
-        """Returns the function iterator -> logs that runs a step on all replicas, num_steps times.
+    def _on_replicas(self, step: Callable) -> Callable[[Iterator, int], dict[str, float]]:
+        """Returns the function (iterator, num_steps) -> logs that runs a step on all replicas, num_steps times.
 
         The logs are means over all examples since the metrics were reset, and come from one collective.
         """
@@ -94,13 +94,14 @@ class ReplicatedModel(keras.Model):
             return tf.concat([*pairs, [is_stopping]], axis=0)
 
         @tf.function(reduce_retracing=True)
-        def run(iterator: Iterator, is_stopping: tf.Tensor) -> tf.Tensor:
+        def run(iterator: Iterator, num_steps: tf.Tensor, is_stopping: tf.Tensor) -> tf.Tensor:
             for _ in tf.range(num_steps):
                 strategy.run(step, args=(next(iterator),))
             return strategy.reduce("SUM", strategy.run(totals, args=(is_stopping,)), axis=None)
 
-        def run_and_agree(iterator: Iterator) -> dict[str, float]:
-            *pairs, num_stopping = run(iterator, tf.constant(float(self._stop.received))).numpy()
+        def run_and_agree(iterator: Iterator, num_steps: int) -> dict[str, float]:
+            is_stopping = tf.constant(float(self._stop.received))
+            *pairs, num_stopping = run(iterator, tf.constant(num_steps), is_stopping).numpy()
             self._stop.shared_decision = bool(num_stopping)
             return {mean.name: pairs[2 * i] / pairs[2 * i + 1] for i, mean in enumerate(means)}
 

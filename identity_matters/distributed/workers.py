@@ -47,8 +47,8 @@ class Workers:
 
     def check(self, config: TrainConfig, callbacks: Sequence) -> slice:
         """Returns the rows of every batch that this process takes, or raises UserError where it cannot train so."""
-        if callbacks and self.has_peers:
-            raise UserError("callbacks are for one process alone; leave them out where several workers train")
+        if callbacks and config.strategy != "synchronous":
+            raise UserError(f"strategy {config.strategy} takes no callbacks")
         if config.jit_compile == "on" and keras.backend.backend() == "tensorflow":
             # Where operations are deterministic, Keras leaves XLA off in any case.
             raise UserError(
@@ -103,14 +103,18 @@ class Workers:
             compile_model(model, config, on_replicas=True)
         return model
 
-    def distribute(self, batches: Iterator[tuple[np.ndarray, ...]]) -> Iterable:
-        """Returns batches of this process's rows in the form that fit and evaluate take, each device its share."""
+    def validation_data(self, batches: Batches) -> Any:
+        """Returns the test batches in the form that fit takes, to be read again and again."""
+        return self.distribute(batches.weighted_test_batches) if self.strategy else batches.test_data()
+
+    def distribute(self, make_batches: Callable[[], Iterator[tuple[np.ndarray, ...]]]) -> Iterable:
+        """Returns batches of this process's rows in the form that fit takes, each device its share."""
         if not self.strategy:
-            return as_dataset(batches)
+            return as_dataset(make_batches)
         devices = self.num_replicas // self.num_processes
 
         def shares() -> Iterator[tuple[np.ndarray, ...]]:
-            for batch in batches:
+            for batch in make_batches():
                 for device in range(devices):
                     share = slice(*(len(batch[0]) * edge // devices for edge in (device, device + 1)))
                     yield tuple(array[share] for array in batch)
@@ -122,7 +126,7 @@ class Workers:
         endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
         # On CPUs there is nothing to fetch to, and doing so takes time in every step.
         options = tf.distribute.InputOptions(experimental_fetch_to_device=bool(tf.config.list_logical_devices("GPU")))
-        return self.strategy.distribute_datasets_from_function(lambda _: as_dataset(shares()).apply(endless), options)
+        return self.strategy.distribute_datasets_from_function(lambda _: as_dataset(shares).apply(endless), options)
 
     def all_reduce(self, vector: Any) -> np.ndarray:
         """Returns the sum over the processes of a float64 vector [n], n the same on each."""

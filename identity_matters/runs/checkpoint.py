@@ -13,6 +13,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
@@ -108,45 +109,75 @@ def list_checkpoints(directory: str) -> list[tuple[int, str]]:
 
 
 class TrainingState:
-    """The contents of a checkpoint: weights, the optimiser's state, and the training figures since the last row."""
+    """The contents of a checkpoint: weights, the optimiser's state, and the training figures since the last row.
+
+    Attributes:
+      step: The updates done.
+      is_end: Whether training ended with these weights, at the last step or by a callback.
+    """
 
     def __init__(self, network: keras.Model, optimizer: keras.optimizers.Optimizer) -> None:
-        self.network, self.step = network, 0
+        self.network = network
+        self.step = 0
+        self.is_end = False
         self._variables = {v.path: v for v in [*network.variables, *optimizer.variables]}
-        self._sums, self._steps_summed = {}, 0
+        # Sums of the figures over the steps since the last row: those before this epoch of fit, and its means.
+        self._sums: dict[str, float] = {}
+        self._num_summed = 0
+        self._first_step = 0
+        self._means: dict[str, Any] = {}
 
-    def advance(self, step: int, means: dict[str, float]) -> None:
-        """Records the means of the training figures over the steps up to `step`."""
-        for name, mean in means.items():
-            self._sums[name] = self._sums.get(name, 0.0) + mean * (step - self.step)
-        self._steps_summed += step - self.step
-        self.step = step
+    def begin_epoch(self) -> None:
+        """Begins an epoch of fit, whose means start anew."""
+        self._sums = self._all_sums()
+        self._num_summed += self.step - self._first_step
+        self._first_step = self.step
+        self._means = {}
 
-    def take_means(self) -> dict[str, float]:
+    def advance(self, num_steps: int, means: dict[str, Any]) -> None:
+        """Records that an epoch of fit has done a number of steps, with these means of the training figures."""
+        self.step = self._first_step + num_steps
+        self._means = means
+
+    def means(self) -> dict[str, float]:
+        """Returns the means of the training figures since the last row."""
+        count = self._num_summed + self.step - self._first_step
+        return {name: total / count for name, total in self._all_sums().items()}
+
+    def pop_means(self) -> dict[str, float]:
         """Returns the means of the training figures since the last call."""
-        means = {name: total / self._steps_summed for name, total in self._sums.items()}
-        self._sums, self._steps_summed = {}, 0
+        means = self.means()
+        self._sums = {}
+        self._means = {}
+        self._num_summed = 0
+        self._first_step = self.step
         return means
+
+    def _all_sums(self) -> dict[str, float]:
+        count = self.step - self._first_step
+        names = self._sums.keys() | self._means.keys()
+        return {name: self._sums.get(name, 0.0) + count * float(self._means.get(name, 0.0)) for name in names}
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Returns the variables, as a checkpoint names them."""
         return {f"variable/{path}": keras.ops.convert_to_numpy(v) for path, v in self._variables.items()}
 
-    def save(self, directory: str) -> None:
-        """Writes a checkpoint into the directory."""
-        arrays = self.arrays()
-        sums = {f"sum/{name}": np.float64(total) for name, total in self._sums.items()}
-        save(directory, self.step, arrays | sums | {"steps_summed": np.int64(self._steps_summed)})
+    def save(self, directory: str, end_of: int = 0) -> None:
+        """Writes a checkpoint into the directory; end_of is the run's train_steps where training has ended, else 0."""
+        sums = {f"sum/{name}": np.float64(total) for name, total in self._all_sums().items()}
+        count = np.int64(self._num_summed + self.step - self._first_step)
+        save(directory, self.step, self.arrays() | sums | {"steps_summed": count, "end_of": np.int64(end_of)})
 
     def flat(self) -> tuple[str, np.ndarray]:
         """Returns all that it holds: the training figures as text, the step and the variables as float64 [n]."""
         parts = [keras.ops.convert_to_numpy(v).ravel().astype(np.float64) for v in self._variables.values()]
-        return json.dumps([self._sums, self._steps_summed]), np.concatenate([[self.step], *parts])
+        return json.dumps([self._sums, self._num_summed, self.is_end]), np.concatenate([[self.step], *parts])
 
     def take_flat(self, figures: str, values: np.ndarray) -> None:
         """Takes the state that another worker's `flat` returned."""
-        self._sums, self._steps_summed = json.loads(figures)
-        self.step, start = int(values[0]), 1
+        self._sums, self._num_summed, self.is_end = json.loads(figures)
+        self.step = self._first_step = int(values[0])
+        start = 1
         for variable in self._variables.values():
             stop = start + math.prod(variable.shape)
             variable.assign(values[start:stop].reshape(variable.shape))
@@ -167,9 +198,10 @@ class TrainingState:
             name = min({name for name, _ in stored.items() ^ expected.items()}, default="")
             require(not name, f"{name} is {stored.get(name)}, this network's {expected.get(name)}")
             scalars = {name for name, array in arrays.items() if array.ndim == 0 and np.isfinite(array)}
-            require(scalars >= _FIGURES, f"it lacks {', '.join(sorted(_FIGURES - scalars))}")
-            num_summed = arrays["steps_summed"]
-            is_possible = 1 <= num_summed <= step <= num_steps
+            num_summed = arrays.get("steps_summed", -1)
+            needed = _FIGURES if num_summed else {"steps_summed"}
+            require(scalars >= needed, f"it lacks {', '.join(sorted(needed - scalars))}")
+            is_possible = 0 <= num_summed <= step <= num_steps
             require(is_possible, f"it is at step {step} of {num_steps}, with figures of {num_summed} steps")
 
         newest = load_newest(directory, check)
@@ -179,7 +211,9 @@ class TrainingState:
             require(count == 0, f"none of the {count} checkpoint(s) in {directory} can be used; {advice}")
             return
         self.step, arrays = newest
+        self._first_step = self.step
+        self.is_end = arrays.get("end_of", 0) == num_steps
         for path, variable in self._variables.items():
             variable.assign(arrays[f"variable/{path}"])
         self._sums = {name[4:]: float(total) for name, total in arrays.items() if name.startswith("sum/")}
-        self._steps_summed = int(arrays["steps_summed"])
+        self._num_summed = int(arrays["steps_summed"])

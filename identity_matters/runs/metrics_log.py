@@ -102,6 +102,16 @@ class MetricsLog:
         self._writer.flush()
         write_metrics(self._path, self.rows)  # last: where the row is, the evaluation is not made again
 
+    def replace_last(self, row: dict[str, float]) -> bool:
+        """Puts a row in place of the last one; returns whether it is another one."""
+        written = as_written(row)
+        if np.array_equal(list(written.values()), list(self.rows[-1].values()), equal_nan=True):
+            return False
+        self.rows[-1] = written
+        if self._writer:
+            write_metrics(self._path, self.rows)
+        return True
+
     def close(self) -> None:
         """Closes the event file of a run that is done."""
         if self._writer:
