@@ -16,23 +16,23 @@ import os
 import zipfile
 import zlib
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import keras
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from identity_matters import scalars
-from identity_matters.convolutions import check_mixed_precision
 from identity_matters.errors import UserError, reason_of, truncated_repr
 from identity_matters.runs.files import open_file, read_text
+
+if TYPE_CHECKING:
+    import keras
 
 # Keras's safe mode refuses Lambda and TFSMLayer as layers, not wherever a callable may stand.
 _LAYERS = {
     "__keras_tensor__", "Add", "AveragePooling2D", "BatchNormalization", "Cast", "Concatenate", "Conv2D",
     "ConvertToTensor", "Dense", "Dropout", "DTypePolicy", "Functional", "GlobalAveragePooling2D", "InputLayer", "L2",
     "Maximum", "Mean", "Ones", "Pad", "RandomNormal", "ReLU", "Sqrt", "Square", "Subtract", "TrueDivide",
-    "VarianceScaling", "ZeroPadding2D", "Zeros", scalars.ScalarBias.__name__, scalars.ScalarMultiplier.__name__,
+    "VarianceScaling", "ZeroPadding2D", "Zeros", "ScalarBias", "ScalarMultiplier",
 }  # fmt: skip
 _MAX_PIXELS = 2**26  # of an image: 8192², decoded by each core at once
 _BIT_DEPTH = 24  # the byte of a PNG with the number of bits of a channel
@@ -40,8 +40,13 @@ _TFDS_FEATURES = "tensorflow_datasets.core.features."
 _CLASS_KEYS = ("type", "pythonClassName", "python_class_name")
 
 
-def load_network(path: str) -> keras.Model:
+def load_network(path: str) -> "keras.Model":
     """Returns the network of a .keras file, not compiled; raises UserError if it is none of this project's."""
+    import keras  # here: readers of images need not wait for TensorFlow
+
+    from identity_matters import scalars  # noqa: F401  (it registers two layers)
+    from identity_matters.convolutions import check_mixed_precision
+
     try:
         with open_file(path) as file, zipfile.ZipFile(file) as archive:
             config = json.loads(archive.read("config.json"))

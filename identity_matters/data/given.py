@@ -60,7 +60,7 @@ def read_batches(
             as_part(f"{name}: {kind}", part) for kind, part in zip(("images", "labels", "sample weights"), batch)
         )
         arrays = [array for part in parts for array in _arrays_in(part)]
-        if not arrays or not all(array.ndim for array in arrays):
+        if not all(map(len, map(_arrays_in, parts))) or not all(array.ndim for array in arrays):
             shapes = " and ".join(str(array.shape) for array in arrays)
             raise UserError(f"{expected}, got arrays {shapes}; dataset.batch(100) makes batches of single examples")
         counts = [len(array) for array in arrays]
@@ -71,10 +71,10 @@ def read_batches(
             yield parts
 
 
-def _arrays_in(part: Any) -> Iterable[np.ndarray]:
+def _arrays_in(part: Any) -> list[np.ndarray]:
     """Returns the arrays of a part of a batch."""
     if isinstance(part, dict):
-        return part.values()
+        return list(part.values())
     return part if isinstance(part, list) else [part]
 
 
