@@ -90,7 +90,7 @@ def our_stream(batches: "ArrayBatches") -> Iterator[tuple[Any, Any]]:
     from identity_matters.model import standardize
 
     make_batch = tf.function(lambda plan: standardize(batches.device_images(plan)))
-    for plan, labels in as_dataset(batches.train_batches(0)):
+    for plan, labels in as_dataset(lambda: batches.train_batches(0)):
         yield make_batch(plan), labels
 
 

@@ -27,7 +27,6 @@ TF_ENABLE_ONEDNN_OPTS=0, TensorFlow's default on an AMD EPYC (Zen 5), cifar10 fa
 import contextlib
 import dataclasses
 import functools
-import itertools
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -189,7 +188,7 @@ def our_training(run: TrainConfig, workers: "Workers | None" = None) -> tuple["k
 def _train_function(model: "keras.Model", workers: "Workers", batches: "ArrayBatches") -> Callable[[int], None]:
     """Returns a function that makes updates as fit does, without its start, which takes as long as some small steps."""
     model.make_train_function()
-    iterator = iter(workers.distribute(batches.train_batches(0)))
+    iterator = iter(workers.distribute(lambda: batches.train_batches(0)))
 
     def train(steps: int) -> None:
         for _ in range(steps // model.steps_per_execution):
@@ -200,11 +199,10 @@ def _train_function(model: "keras.Model", workers: "Workers", batches: "ArrayBat
 
 def _fit(model: "keras.Model", workers: "Workers", batches: "ArrayBatches") -> Callable[[int], None]:
     """Returns a function that makes updates by fit, which reads the last loss."""
-    stream = batches.train_batches(0)
 
     def train(steps: int) -> None:
-        taken = workers.distribute(itertools.islice(stream, steps))
-        model.fit(taken, steps_per_epoch=steps, shuffle=False, verbose=0)
+        stream = workers.distribute(lambda: batches.train_batches(0))
+        model.fit(stream, steps_per_epoch=steps, shuffle=False, verbose=0)
 
     return train
 

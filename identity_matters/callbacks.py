@@ -24,6 +24,7 @@ import numpy as np
 from tqdm import tqdm
 
 from identity_matters.config import TrainConfig
+from identity_matters.data.batches import Batches
 from identity_matters.distributed.workers import Workers
 from identity_matters.errors import Diverged, EvaluationFailed, Preempted, UserError, note
 from identity_matters.optimization import learning_rate
@@ -223,7 +224,7 @@ class LogRow(keras.callbacks.Callback):
         config: TrainConfig,
         log: MetricsLog,
         progress: Progress,
-        num_train: int,
+        batches: Batches,
         flops: float,
     ) -> None:
         super().__init__()
@@ -231,13 +232,17 @@ class LogRow(keras.callbacks.Callback):
         self._config = config
         self._log = log
         self._progress = progress
-        self._epoch_steps = num_train / config.batch_size
+        self._epoch_steps = batches.num_train / config.batch_size
+        self._filling = batches.test_steps * config.batch_size / batches.num_test
         self._step_flops = flops * config.batch_size
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Adds the row of an evaluation, whose figures in logs begin with val_."""
         step = self._state.step
         trained = self._state.pop_means()
+        # The last test batch is filled up with examples of weight 0, which count in Keras's mean of the losses.
+        penalty = float(sum(self.model.losses))
+        logs["val_loss"] = penalty + (logs["val_loss"] - penalty) * self._filling
         row = {
             "step": step,
             "epoch": step / self._epoch_steps,

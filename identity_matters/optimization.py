@@ -125,6 +125,8 @@ def compile_network(network: keras.Model, optimizer: keras.optimizers.Optimizer)
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         weighted_metrics=_metrics(),
     )
+    # EarlyStopping asks the metrics for their directions, which Keras makes in the first evaluation of a model.
+    network._compile_metrics.build(ops.zeros([1], "int32"), ops.zeros([1, network.output_shape[-1]]))
 
 
 def _metrics() -> list[keras.metrics.Metric]:
@@ -135,12 +137,23 @@ def _metrics() -> list[keras.metrics.Metric]:
     ]
 
 
+@keras.saving.register_keras_serializable("identity_matters")
 class InTopK(keras.metrics.MeanMetricWrapper):
     """The share of examples whose label is among the `count` highest logits, as `is_among_highest` counts ties."""
 
     def __init__(self, name: str, count: int) -> None:
         super().__init__(is_among_highest, name=name, count=count)
         self._direction = "up"  # by which EarlyStopping and ModelCheckpoint know what is better
+        self._count = count
+
+    def get_config(self) -> dict:
+        """The arguments, as Keras saves them."""
+        return {"name": self.name, "count": self._count}
+
+    @classmethod
+    def from_config(cls, config: dict) -> "InTopK":
+        """Returns the metric from the arguments that `get_config` gave."""
+        return cls(config["name"], config["count"])
 
 
 def is_among_highest(labels: Any, logits: Any, count: int) -> Any:

@@ -210,11 +210,13 @@ def run(
         restore(state, config, directory, class_names)
     share_state(state, workers)
     log = MetricsLog(directory, state.step)
+    if workers.broadcast([log.has_row(state.step)])[0]:
+        state.pop_means()  # they are in the row
     folder = directory.file("checkpoints") if directory else ""
     average_moments = getattr(model, "average_moments", lambda: None)
     stop_on_nan = StopOnNaN(state, config, keeps_weights=bool(directory))
     progress = Progress(state, config, is_visible=bool(directory))
-    log_row = LogRow(state, config, log, progress, batches.num_train, training_flops(network))
+    log_row = LogRow(state, config, log, progress, batches, training_flops(network))
     save_checkpoint = SaveCheckpoint(state, config, workers, stop, folder, average_moments, bool(callbacks))
     own: list[keras.callbacks.Callback] = [TrackState(state), stop_on_nan, progress, log_row, save_checkpoint]
     every = config.eval_every
@@ -253,7 +255,7 @@ def run(
     network.stop_training = False
     try:
         with deferring_sigterm(stop), progress:
-            if workers.broadcast([is_evaluation_missing(state, config, log)])[0]:  # it was killed in an evaluation
+            if is_evaluation_missing(state, config):  # it was killed in an evaluation
                 logs = {f"val_{name}": value for name, value in evaluate().items()}
                 for callback in own:
                     callback.on_epoch_end(state.step // every, logs)
@@ -308,10 +310,10 @@ def share_state(state: TrainingState, workers: Workers) -> None:
         state.take_flat(workers.broadcast_text(figures), workers.broadcast(values))
 
 
-def is_evaluation_missing(state: TrainingState, config: TrainConfig, log: MetricsLog) -> bool:
+def is_evaluation_missing(state: TrainingState, config: TrainConfig) -> bool:
     """Returns whether the run was killed between a checkpoint and the evaluation of its step."""
     is_evaluated = state.step >= config.train_steps or state.step % config.eval_every == 0
-    return state.step > 0 and is_evaluated and not (log.rows and log.rows[-1]["step"] == state.step)
+    return is_evaluated and bool(state.means())
 
 
 def is_at_end(state: TrainingState, config: TrainConfig, network: keras.Model) -> bool:

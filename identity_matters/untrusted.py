@@ -49,7 +49,7 @@ def load_network(path: str) -> "keras.Model":
 
     try:
         with open_file(path) as file, zipfile.ZipFile(file) as archive:
-            config = json.loads(archive.read("config.json"))
+            config = json.loads(archive.read("config.json")) | {"compile_config": None}  # which is not loaded
         foreign = sorted(set(_values(config, ("class_name",))) - _LAYERS)
         if foreign:
             raise UserError(f"it holds {truncated_repr(foreign)}, which no network of this project has")

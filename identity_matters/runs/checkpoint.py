@@ -130,7 +130,7 @@ class TrainingState:
     def begin_epoch(self) -> None:
         """Begins an epoch of fit, whose means start anew."""
         self._sums = self._all_sums()
-        self._num_summed += self.step - self._first_step
+        self._num_summed = self._count()
         self._first_step = self.step
         self._means = {}
 
@@ -141,7 +141,7 @@ class TrainingState:
 
     def means(self) -> dict[str, float]:
         """Returns the means of the training figures since the last row."""
-        count = self._num_summed + self.step - self._first_step
+        count = self._count()
         return {name: total / count for name, total in self._all_sums().items()}
 
     def pop_means(self) -> dict[str, float]:
@@ -152,6 +152,9 @@ class TrainingState:
         self._num_summed = 0
         self._first_step = self.step
         return means
+
+    def _count(self) -> int:
+        return self._num_summed + self.step - self._first_step
 
     def _all_sums(self) -> dict[str, float]:
         count = self.step - self._first_step
@@ -165,13 +168,13 @@ class TrainingState:
     def save(self, directory: str, end_of: int = 0) -> None:
         """Writes a checkpoint into the directory; end_of is the run's train_steps where training has ended, else 0."""
         sums = {f"sum/{name}": np.float64(total) for name, total in self._all_sums().items()}
-        count = np.int64(self._num_summed + self.step - self._first_step)
+        count = np.int64(self._count())
         save(directory, self.step, self.arrays() | sums | {"steps_summed": count, "end_of": np.int64(end_of)})
 
     def flat(self) -> tuple[str, np.ndarray]:
         """Returns all that it holds: the training figures as text, the step and the variables as float64 [n]."""
         parts = [keras.ops.convert_to_numpy(v).ravel().astype(np.float64) for v in self._variables.values()]
-        return json.dumps([self._sums, self._num_summed, self.is_end]), np.concatenate([[self.step], *parts])
+        return json.dumps([self._all_sums(), self._count(), self.is_end]), np.concatenate([[self.step], *parts])
 
     def take_flat(self, figures: str, values: np.ndarray) -> None:
         """Takes the state that another worker's `flat` returned."""
@@ -212,7 +215,7 @@ class TrainingState:
             return
         self.step, arrays = newest
         self._first_step = self.step
-        self.is_end = arrays.get("end_of", 0) == num_steps
+        self.is_end = bool(arrays.get("end_of", 0) == num_steps)
         for path, variable in self._variables.items():
             variable.assign(arrays[f"variable/{path}"])
         self._sums = {name[4:]: float(total) for name, total in arrays.items() if name.startswith("sum/")}

@@ -102,6 +102,10 @@ class MetricsLog:
         self._writer.flush()
         write_metrics(self._path, self.rows)  # last: where the row is, the evaluation is not made again
 
+    def has_row(self, step: int) -> bool:
+        """Returns whether the last row is that of a step."""
+        return bool(self.rows) and self.rows[-1]["step"] == step
+
     def replace_last(self, row: dict[str, float]) -> bool:
         """Puts a row in place of the last one; returns whether it is another one."""
         written = as_written(row)

@@ -25,7 +25,7 @@ def digits_read_once():
 def short(tiny_config):
     """Twelve steps with two evaluations and three checkpoints; the image's shape is to be taken from the data."""
     model = dataclasses.replace(tiny_config.model, image_shape=(32, 32, 3))
-    steps = {"train_steps": 12, "decay_steps": (8,), "eval_every": 6, "checkpoint_every": 4}
+    steps = {"train_steps": 12, "decay_steps": (8,), "eval_every": 6, "checkpoint_every": 3}
     return dataclasses.replace(tiny_config, model=model, **steps)
 
 

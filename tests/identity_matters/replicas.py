@@ -7,7 +7,6 @@ import os
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
-import itertools
 
 import keras
 import numpy as np
@@ -55,13 +54,13 @@ def train(workers: Workers, config: TrainConfig = CONFIG, with_kerass_sgd: bool 
     else:
         network, model = training.build(config, batches, workers)
     before = np.concatenate([w.ravel() for w in network.get_weights()])
-    batch_stream = itertools.islice(batches.train_batches(0), config.train_steps)
+    batch_stream = lambda: batches.train_batches(0)  # noqa: E731
     logs = model.fit(
         workers.distribute(batch_stream), steps_per_epoch=config.train_steps, shuffle=False, verbose=0
     ).history
     after = np.concatenate([w.ravel() for w in network.get_weights()])
     test = model.evaluate(
-        workers.distribute(batches.weighted_test_batches()), steps=batches.test_steps, verbose=0, return_dict=True
+        workers.distribute(batches.weighted_test_batches), steps=batches.test_steps, verbose=0, return_dict=True
     )
     test = {name: float(test[name]) for name in ("cross_entropy", "top1", "top5")}  # the loss counts what fills up
     return before, after, {name: float(values[-1]) for name, values in logs.items()}, test
@@ -74,10 +73,11 @@ def moments_before_and_after(workers: Workers):
     network, model = training.build(config, batches, workers)
     moments = [v for v in network.non_trainable_variables if "moving" in v.path]
     copies = lambda: [[float(copy.numpy().sum()) for copy in v.value.values] for v in moments]  # noqa: E731
-    before, trained, average = copies(), [], model._average_moments
-    model.__dict__["_average_moments"] = lambda: (trained.extend(copies()), average())  # a cached property
-    batch_stream = itertools.islice(batches.train_batches(0), config.train_steps)
+    before = copies()
+    batch_stream = lambda: batches.train_batches(0)  # noqa: E731
     model.fit(workers.distribute(batch_stream), steps_per_epoch=config.train_steps, shuffle=False, verbose=0)
+    trained = copies()
+    model.average_moments()
     return before, trained, copies()
 
 

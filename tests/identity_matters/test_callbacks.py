@@ -1,8 +1,9 @@
-"""A user's Keras callbacks: the hooks in their order, after a resumption too, and that looking on changes nothing."""
+"""A run is one fit: a user's Keras callbacks are called as Keras calls them, and a run may be stopped anywhere."""
 
 import dataclasses
+import os
 import shutil
-from types import SimpleNamespace
+import signal
 
 import keras
 import numpy as np
@@ -10,22 +11,25 @@ import processes
 import pytest
 
 from identity_matters import training
+from identity_matters.callbacks import Progress, StopOnNaN, checked_callbacks
 from identity_matters.config import TrainConfig
-from identity_matters.errors import Diverged, UserError
-from identity_matters.runs import callbacks as of_runs
-from identity_matters.runs.callbacks import checked_callbacks
+from identity_matters.distributed.workers import Workers
+from identity_matters.errors import Preempted, UserError
+from identity_matters.runs import checkpoint
+from identity_matters.runs.checkpoint import TrainingState
 from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.metrics_log import MEANS
-from identity_matters.runs.signals import StopRequest
 from identity_matters.runs.tables import read_metrics
+
+FIGURES = ("loss", "cross_entropy", "top1", "top5")
 
 
 class Log(keras.callbacks.Callback):
-    """Notes every hook that is called, and ends the process's run at a step as an error would."""
+    """Notes every hook that is called."""
 
-    def __init__(self, fails_at=None):
+    def __init__(self):
         super().__init__()
-        self.calls, self.logs, self.fails_at = [], [], fails_at
+        self.calls, self.logs = [], []
 
     def on_train_begin(self, logs=None):
         self.calls.append("train")
@@ -38,9 +42,10 @@ class Log(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         self.calls.append(f"{batch} done")
-        assert np.isfinite(logs["loss"])
-        if batch == self.fails_at:
-            raise OSError("the disk is full")
+        assert np.isfinite(float(logs["loss"]))
+
+    def on_test_begin(self, logs=None):
+        self.calls.append("test")
 
     def on_epoch_end(self, epoch, logs=None):
         self.calls.append(f"epoch {epoch} done")
@@ -50,34 +55,87 @@ class Log(keras.callbacks.Callback):
         self.calls.append("train done")
 
 
+class At(keras.callbacks.Callback):
+    """Calls a function in a hook of an epoch, at a batch of it."""
+
+    def __init__(self, act, hook, epoch, batch=0):
+        super().__init__()
+        self.epoch = None
+        self.hook = hook
+
+        def on_hook(*arguments, logs=None):
+            if self.epoch == epoch and (hook == "on_test_begin" or arguments[0] == batch):
+                act()
+
+        setattr(self, hook, on_hook)
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+
+def fail():
+    raise KeyError("a callback")
+
+
+def sigterm():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def batches(first, stop):
     return [call for step in range(first, stop) for call in (f"batch {step}", f"{step} done")]
 
 
+def assert_same_rows(run_dir, expected):
+    """All columns but the time, to the digits of a sum of float32."""
+    for row, other in zip(read_metrics(run_dir / "metrics.csv"), read_metrics(expected / "metrics.csv"), strict=True):
+        assert row | {"images_per_second": 0} == pytest.approx(other | {"images_per_second": 0}, rel=2e-6)
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("without_results")
-def test_hooks_come_in_order_with_the_rows_and_change_nothing(short, short_run, tmp_path, capsys):
+def test_hooks_come_as_in_keras_and_change_nothing(short, short_run, tmp_path, capsys):
     log = Log()
     training.train(short, tmp_path / "run", callbacks=[log])
     lines = capsys.readouterr().out.splitlines()
     assert [line[:11] for line in lines] == ["step      6", " " * 11, "step     12"] and lines[1] == MEANS
-    halves = [["epoch 0", *batches(0, 6), "epoch 0 done"], ["epoch 1", *batches(6, 12), "epoch 1 done"]]
-    assert log.calls == ["train", *halves[0], *halves[1], "train done"]
-    assert log.params["steps"] == 12 and log.params["epochs"] == 2
+    epochs = [[f"epoch {i}", *batches(0, 6), "test", f"epoch {i} done"] for i in range(2)]
+    assert log.calls == ["train", *epochs[0], *epochs[1], "train done", "test"][: len(log.calls)]
+    assert log.params["steps"] == 6 and log.params["epochs"] == 2
     assert log.model.input_shape == (None, 28, 28, 1)
-    rows = read_metrics(tmp_path / "run" / "metrics.csv")
-    assert [logs["val_loss"] for logs in log.logs] == pytest.approx([row["test_cross_entropy"] for row in rows])
+    for logs, row in zip(log.logs, read_metrics(tmp_path / "run" / "metrics.csv"), strict=True):
+        assert set(logs) == {*FIGURES, *(f"val_{name}" for name in FIGURES)}
+        assert logs["loss"] == pytest.approx(row["loss"], rel=1e-6)
+        assert logs["val_cross_entropy"] == pytest.approx(row["test_cross_entropy"], rel=1e-6)
+        assert 1 - logs["val_top1"] == pytest.approx(row["test_top1_error"])
+        # Keras's own, with the penalty.
+        penalty = logs["loss"] - logs["cross_entropy"]
+        assert logs["val_loss"] == pytest.approx(logs["val_cross_entropy"] + penalty, abs=1e-4)
     processes.assert_same_variables(tmp_path / "run", short_run, 12)
+
+
+# (what happens, hook, epoch, batch), and the step from which the run continues
+STOPS = {
+    "an error inside an epoch": (fail, "on_train_batch_end", 1, 3, 9),
+    "an error at an evaluation": (fail, "on_test_begin", 0, 0, 6),
+    "an error at the last evaluation": (fail, "on_test_begin", 1, 0, 12),
+    "SIGTERM inside an epoch": (sigterm, "on_train_batch_end", 0, 3, 5),
+    "SIGTERM at an evaluation": (sigterm, "on_test_begin", 0, 0, 6),
+}
 
 
 @pytest.mark.slow
-def test_after_an_interruption_they_go_on_at_the_checkpoint_and_the_weights_are_the_same(short, short_run, tmp_path):
-    with pytest.raises(OSError, match="disk is full"):
-        training.train(short, tmp_path / "run", callbacks=[Log(fails_at=9)])
+@pytest.mark.parametrize("name", STOPS)
+def test_a_run_that_is_stopped_continues_with_the_same_bits_and_rows(short, short_run, tmp_path, name):
+    act, hook, epoch, batch, step = STOPS[name]
+    with pytest.raises(KeyError if act is fail else Preempted):
+        training.train(short, tmp_path / "run", callbacks=[At(act, hook, epoch, batch)])
+    assert processes.last_step(tmp_path / "run") == step
     log = Log()
-    training.train(short, tmp_path / "run", callbacks=[log])
-    assert log.calls == ["train", "epoch 1", *batches(8, 12), "epoch 1 done", "train done"]
+    row = training.train(short, tmp_path / "run", callbacks=[log])
+    assert log.calls.count("train") == {9: 1, 12: 0, 5: 2, 6: 1}[step]
     processes.assert_same_variables(tmp_path / "run", short_run, 12)
+    assert_same_rows(tmp_path / "run", short_run)
+    assert row["step"] == 12
     again = Log()
     training.train(short, tmp_path / "run", callbacks=[again])
     assert not again.calls
@@ -87,28 +145,52 @@ def test_after_an_interruption_they_go_on_at_the_checkpoint_and_the_weights_are_
 @pytest.mark.usefixtures("without_results")
 def test_steps_per_execution_makes_a_hook_of_several_updates_and_gives_the_same_weights(short, short_run, tmp_path):
     log = Log()
-    training.train(dataclasses.replace(short, steps_per_execution=2), tmp_path / "run", callbacks=[log])
+    several = dataclasses.replace(short, steps_per_execution=2, checkpoint_every=6)
+    training.train(several, tmp_path / "run", callbacks=[log])
     steps = [call for call in log.calls if call.startswith("batch") or call[0].isdigit()]
-    assert steps == [call for step in range(0, 12, 2) for call in (f"batch {step}", f"{step + 1} done")]
+    assert steps == 2 * [call for step in range(0, 6, 2) for call in (f"batch {step}", f"{step + 1} done")]
     processes.assert_same_variables(tmp_path / "run", short_run, 12)
 
 
 @pytest.mark.slow
-def test_a_run_that_early_stopping_ended_stays_at_its_step_when_results_are_written_again(short, tmp_path, monkeypatch):
+@pytest.mark.usefixtures("without_results")
+def test_the_last_epoch_may_be_shorter(short, short_run, tmp_path):
+    log = Log()
+    row = training.train(dataclasses.replace(short, eval_every=9), tmp_path / "run", callbacks=[log])
+    assert log.calls.count("test") == 2 and log.calls.count("2 done") == 2 and log.calls.count("3 done") == 1
+    assert row["step"] == 12
+    processes.assert_same_variables(tmp_path / "run", short_run, 12)
+
+
+class Schedule(keras.callbacks.Callback):
+    """Sets the weights that an epoch ends with to a multiple of its number."""
+
+    def on_epoch_begin(self, epoch, logs=None):
+        for variable in self.model.trainable_variables:
+            variable.assign(variable * (1 + 0.5 * epoch))
+
+
+@pytest.mark.slow
+def test_early_stopping_decides_what_is_exported_and_returned(short, tmp_path, monkeypatch):
     config = dataclasses.replace(short, eval_every=3, train_steps=20)
-    stopping = keras.callbacks.EarlyStopping(min_delta=10, patience=2)  # a test loss that falls by 10 there is not
-    training.train(config, tmp_path / "run", callbacks=[stopping])
-    rows = read_metrics(tmp_path / "run" / "metrics.csv")
-    ended = processes.final_variables(tmp_path / "run", 9)
+    stopping = keras.callbacks.EarlyStopping("val_top1", patience=2, restore_best_weights=True)
+    saving = keras.callbacks.ModelCheckpoint(str(tmp_path / "best.keras"), monitor="val_top1", save_best_only=True)
+    row = training.train(config, tmp_path / "run", callbacks=[Schedule(), stopping, saving])
+    best = keras.saving.load_model(tmp_path / "best.keras")
+    exported = keras.saving.load_model(tmp_path / "run" / "model.keras")
+    for variable, other in zip(best.trainable_variables, exported.trainable_variables, strict=True):
+        np.testing.assert_array_equal(variable, other)
+    assert 1 - row["test_top1_error"] == pytest.approx(stopping.best) and row["step"] < 20
+    assert read_metrics(tmp_path / "run" / "metrics.csv")[-1] == row
+    # The data set, a weight of the model that fit trains, is not in the file.
+    assert os.path.getsize(tmp_path / "best.keras") < 200 * 28 * 28
     shutil.rmtree(tmp_path / "run" / "saved_model")
     with monkeypatch.context() as full_disk:
         full_disk.setattr(training, "write_results", lambda *_: exec("raise OSError('No space left on device')"))
         with pytest.raises(OSError, match="No space"):
             training.train(config, tmp_path / "run")
-    assert training.train(config, tmp_path / "run") == rows[-1] and rows[-1]["step"] == 9
+    assert training.train(config, tmp_path / "run") == row  # no update is added
     assert (tmp_path / "run" / "saved_model").is_dir()
-    for name, value in processes.final_variables(tmp_path / "run", 9).items():
-        np.testing.assert_array_equal(value, ended[name])
 
 
 def test_no_hook_is_called_where_a_done_run_gets_again_what_it_has_lost(short, short_run, tmp_path):
@@ -116,99 +198,63 @@ def test_no_hook_is_called_where_a_done_run_gets_again_what_it_has_lost(short, s
     shutil.rmtree(run_dir / "saved_model")
     (run_dir / "model.keras").unlink()
     training.train(short, run_dir, callbacks=[log])
-    assert (run_dir / "saved_model").exists() and (run_dir / "model.keras").exists() and not log.calls
+    assert (run_dir / "saved_model").exists() and (run_dir / "model.keras").exists()
+    assert "train" not in log.calls
 
 
-class OwnTensorBoard(keras.callbacks.TensorBoard):
-    pass
-
-
-NEED_THE_OPTIMIZER = {
-    "LearningRateScheduler": (keras.callbacks.LearningRateScheduler, (float,), {}),
-    "OwnTensorBoard, which is a TensorBoard": (OwnTensorBoard, ("logs",), {}),
-    "BackupAndRestore": (keras.callbacks.BackupAndRestore, ("backup",), {}),
-    "SwapEMAWeights": (keras.callbacks.SwapEMAWeights, (), {}),
-}
-
-
-@pytest.mark.parametrize("name", NEED_THE_OPTIMIZER)
-def test_callbacks_that_a_run_cannot_serve_are_refused_before_anything_is_written(short, tmp_path, monkeypatch, name):
+def test_what_would_restore_the_run_a_second_time_is_refused(short, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    kind, arguments, options = NEED_THE_OPTIMIZER[name]
-    with pytest.raises(UserError, match=f"^{name} cannot be a callback of a run: (the run|its schedule)") as error:
-        training.train(short, tmp_path / "run", callbacks=[Log(), kind(*arguments, **options)])
-    assert "\n" not in str(error.value) and not list(tmp_path.iterdir())
+    with pytest.raises(UserError, match="^BackupAndRestore cannot be a callback of a run"):
+        training.train(short, tmp_path / "run", callbacks=[Log(), keras.callbacks.BackupAndRestore("backup")])
+    assert not list(tmp_path.iterdir())
+
+
+def test_checkpoints_divide_the_steps_between_evaluations(tiny_config, tmp_path):
+    for saved, evaluated, nearest in ((4, 6, 3), (1000, 90, 990), (7, 4, 8), (5, 6, 6)):
+        config = dataclasses.replace(tiny_config, checkpoint_every=saved, eval_every=evaluated)
+        with pytest.raises(UserError, match=f"the nearest that does is {nearest}$"):
+            training.train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_one_callback_and_none_and_lists_of_keras_are_taken_as_keras_takes_them():
-    log, backup = Log(), keras.callbacks.BackupAndRestore("backup")
-    assert checked_callbacks(log) == checked_callbacks(keras.callbacks.CallbackList([log])) == (log,)
-    assert checked_callbacks(None) == checked_callbacks([]) == ()
+    log, alone = Log(), Workers()
     lists = keras.callbacks.CallbackList([keras.callbacks.CallbackList([log])])
-    assert checked_callbacks([lists]) == (log,)
-    lists.callbacks.append(backup)
-    with pytest.raises(UserError, match="BackupAndRestore cannot be a callback of a run"):
-        checked_callbacks([lists])
+    for given in (log, [log], keras.callbacks.CallbackList([log]), [lists], (callback for callback in [log])):
+        assert checked_callbacks(given, alone) == [log]
+    assert checked_callbacks(None, alone) == checked_callbacks([], alone) == []
+    for given, shown in ((["EarlyStopping"], "'EarlyStopping'"), (5, "5")):
+        with pytest.raises(TypeError, match=f"keras.callbacks.Callback objects, got {shown}"):
+            checked_callbacks(given, alone)
 
 
-def test_a_monitor_of_which_keras_cannot_tell_what_is_better_is_refused_at_once(short, tmp_path):
-    for kind, first in ((keras.callbacks.EarlyStopping, ()), (keras.callbacks.ModelCheckpoint, ("best.keras",))):
-        with pytest.raises(UserError, match="what is better, mode='min' or 'max' for monitor='test_top1_error'"):
-            training.train(short, tmp_path / "run", callbacks=[kind(*first, monitor="test_top1_error")])
-    assert not list(tmp_path.iterdir())
+def test_of_several_workers_only_the_chief_writes():
+    given = [Log(), keras.callbacks.CSVLogger("log.csv"), keras.callbacks.ModelCheckpoint("best.keras")]
+    assert checked_callbacks(given, Workers(num_processes=2)) == given
+    assert checked_callbacks(given, Workers(rank=1, num_processes=2)) == given[:1]
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("without_results")
-def test_the_other_callbacks_of_keras_work_together_and_change_nothing(short, short_run, tmp_path):
+def test_the_callbacks_of_keras_work_together_and_change_nothing(short, short_run, tmp_path):
     callbacks, rows = keras.callbacks, []
     given = [
         callbacks.CSVLogger(str(tmp_path / "log.csv")),
-        callbacks.EarlyStopping("test_top1_error", mode="min", patience=9),
+        callbacks.EarlyStopping("val_top1", patience=9),
         callbacks.History(),
         callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: rows.append(logs)),
         callbacks.ModelCheckpoint(str(tmp_path / "{epoch}.weights.h5"), save_weights_only=True),
         callbacks.ModelCheckpoint(str(tmp_path / "newest.keras"), save_freq=5),
         callbacks.ProgbarLogger(),
+        callbacks.TensorBoard(str(tmp_path / "logs"), histogram_freq=1),
         callbacks.TerminateOnNaN(),
     ]
-    # As a generator, which can be read once.
-    training.train(short, tmp_path / "run", callbacks=(callback for callback in given))
+    training.train(short, tmp_path / "run", callbacks=given)
     losses = [row["test_cross_entropy"] for row in read_metrics(tmp_path / "run" / "metrics.csv")]
-    assert given[2].history["val_loss"] == pytest.approx(losses) == [row["val_loss"] for row in rows]
-    assert len((tmp_path / "log.csv").read_text().splitlines()) == 3
-    assert {"1.weights.h5", "2.weights.h5", "newest.keras"} <= {path.name for path in tmp_path.iterdir()}
+    assert given[2].history["val_cross_entropy"] == pytest.approx(losses, rel=1e-6)
+    assert len(rows) == 2 and len((tmp_path / "log.csv").read_text().splitlines()) == 3
+    assert {"1.weights.h5", "2.weights.h5", "newest.keras", "logs"} <= {path.name for path in tmp_path.iterdir()}
     processes.assert_same_variables(tmp_path / "run", short_run, 12)
-
-
-def test_what_is_no_callback_and_callbacks_of_several_workers_are_refused(short, tmp_path):
-    for callbacks, shown in ((["EarlyStopping"], "'EarlyStopping'"), (5, "5")):
-        with pytest.raises(TypeError, match=f"keras.callbacks.Callback objects, got {shown}"):
-            training.train(short, tmp_path / "run", callbacks=callbacks)
-    assert not list(tmp_path.iterdir())
-    from identity_matters.distributed.workers import Workers
-
-    with pytest.raises(UserError, match="one process alone"):
-        Workers(num_processes=2).check(short, [Log()])
-
-
-class Stops(keras.callbacks.Callback):
-    """Raises what fit takes for the end of its data."""
-
-    def __init__(self, hook):
-        super().__init__()
-        setattr(self, hook, self.stop)
-
-    def stop(self, *_, **__):
-        raise StopIteration
-
-
-@pytest.mark.parametrize("hook", ["on_epoch_begin", pytest.param("on_train_batch_end", marks=pytest.mark.slow)])
-@pytest.mark.usefixtures("without_results")
-def test_a_stop_iteration_of_a_callback_is_an_error_and_no_end_of_the_data(tiny_config, tmp_path, hook):
-    with pytest.raises((RuntimeError, StopIteration)):
-        training.train(tiny_config, tmp_path / "run", callbacks=Stops(hook))
-    assert read_config_json(tmp_path / "run")["status"] == "failed"
 
 
 class StopAtOnce(keras.callbacks.Callback):
@@ -227,32 +273,53 @@ def test_a_callback_that_stops_as_the_run_begins_gets_one_update_as_in_keras_in_
     assert read_config_json(tmp_path / "run")["status"] == "done"
 
 
-@pytest.mark.parametrize("has_bar", [False, True])
-def test_a_worker_that_is_not_the_chief_draws_no_bar(has_bar):
-    with of_runs.RunCallback([], SimpleNamespace(), TrainConfig(), 10, StopRequest(), has_bar) as callback:
-        assert callback._bar.disable != has_bar
+@pytest.fixture
+def state():
+    network = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    return TrainingState(network, keras.optimizers.SGD())
 
 
-def test_the_first_call_of_a_fit_is_timed_only_where_it_is_alone_and_weights_are_kept_every_ten_seconds(
-    monkeypatch, capsys
-):
-    """Two fits of a run of 100 steps that goes on after 10: four calls, the third of two steps, then one of five."""
-    clock, kept = iter([1000, 1000, 1003, 1005, 1009, 1010, 1011, 1012, 1022, 1023, 1024, 1025]), []
-    monkeypatch.setattr(of_runs, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
-    network, config = SimpleNamespace(), TrainConfig(train_steps=100, eval_every=30, decay_steps=())
-    followed = of_runs.RunCallback([], network, config, 10, StopRequest(), True, kept.append)
-    followed.set_model(network)
-    with followed:
-        assert followed._list.params == {"verbose": 0, "epochs": 4, "steps": 100}
-        for batches, step, rate in (([0, 1, 3, 4], 15, 4 / 7), ([4], 20, 5 / 10)):
-            followed.on_train_begin()
-            for batch in batches:
-                followed.on_train_batch_end(batch, {"loss": 1.0})
-            followed.on_train_end()
-            assert followed.step == step and followed.take_rate() == pytest.approx(rate)
-        assert np.isnan(followed.take_rate()) and kept == [15, 20]
-        followed.on_train_begin()
-        with pytest.raises(Diverged, match="in the 3 steps up to step 23") as diverged:
-            followed.on_train_batch_end(2, {"loss": np.inf})
-        assert diverged.value.step == 23
-    assert "20/100" in capsys.readouterr().err.split("\r")[-1]
+@pytest.mark.parametrize("is_visible", [False, True])
+def test_a_worker_that_is_not_the_chief_draws_no_bar(state, is_visible):
+    with Progress(state, TrainConfig(), is_visible) as progress:
+        assert progress._bar.disable != is_visible
+
+
+def test_the_first_call_of_a_run_is_timed_only_if_it_is_alone(state, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: clock[0])
+
+    def call(seconds, num_steps):
+        clock[0] += seconds
+        state.step += num_steps
+        progress.on_train_batch_end(0, {"loss": 1.0})
+
+    with Progress(state, TrainConfig(), False) as progress:
+        progress.on_epoch_begin(0)
+        call(100, 5)
+        assert progress.pop_steps_per_second() == pytest.approx(5 / 100)
+        call(2, 5)
+        call(3, 5)
+        assert progress.pop_steps_per_second() == pytest.approx(10 / 5)
+        assert np.isnan(progress.pop_steps_per_second())
+        clock[0] += 50  # an evaluation
+        progress.on_epoch_begin(1)
+        call(4, 2)
+        assert progress.pop_steps_per_second() == pytest.approx(2 / 4)
+
+
+def test_the_last_finite_weights_are_written_if_no_checkpoint_is_as_new(state, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("identity_matters.callbacks.SNAPSHOT_SECONDS", 0)
+    callback = StopOnNaN(state, TrainConfig(), keeps_weights=True)
+    callback.set_model(state.network)
+    callback.write_snapshot(str(tmp_path))
+    for step, saved in ((1, [1]), (5, [1, 5]), (5, [1, 5]), (3, [1, 5])):
+        state.step = step
+        callback.on_train_batch_end(0, {"loss": 1.0})
+        callback.write_snapshot(str(tmp_path))
+        assert [step for step, _ in checkpoint.list_checkpoints(str(tmp_path))] == saved
+    assert len(capsys.readouterr().err.splitlines()) == 2
+    state.network.layers[0].kernel.assign([[np.nan], [0]])
+    state.step = 7
+    callback.on_train_batch_end(0, {"loss": 1.0})
+    assert callback._snapshot[0] == 3

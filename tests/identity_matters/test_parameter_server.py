@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import itertools
 import os
 import signal
 import socket
@@ -16,11 +15,13 @@ import tensorflow as tf
 from processes import children, final_variables, last_step, log_of, until
 
 from identity_matters import training
+from identity_matters.config import TrainConfig
 from identity_matters.data.batches import ArrayBatches
 from identity_matters.data.source import open_source
 from identity_matters.distributed import parameter_server, rendezvous
 from identity_matters.distributed.workers import Workers
 from identity_matters.errors import EXIT_CONTINUE, WorkerLost
+from identity_matters.runs.signals import StopRequest
 from identity_matters.runs.tables import read_metrics
 from launch.local_cluster import tf_config
 
@@ -130,6 +131,10 @@ def fake_model(handed_out, begun=1):
     model._chief = SimpleNamespace(num_workers=2, coordinator=SimpleNamespace(schedule=schedule))
     model._images = model._update = None
     model._begun = tf.Variable(7)  # of the call before
+    model._stop = StopRequest()
+    model._config = TrainConfig()
+    model.optimizer = SimpleNamespace(iterations=0)
+    model.stop_training = False
     return model
 
 
@@ -141,18 +146,19 @@ def test_twice_as_many_batches_as_workers_are_on_their_way_and_none_is_handed_ou
     class Seen(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs):
             seen.append((batch, logs["loss"]))
-            self.model.stop_training = batch == stops_at
+            model.stop_training = batch == stops_at
 
-    found = fake_model(most).fit(((k, k) for k in range(20)), 9, [Seen()])
+    model = fake_model(most)
+    found = model._train(((k, k) for k in range(20)), 9, keras.callbacks.CallbackList([Seen()]))
     assert most == [1, 2, 3, 4, 4, 4, 4, 4, 4][:num_read]
     assert seen == [(k, 5.0 * (k + 2)) for k in range(num_read)]  # means of 10, 20, …
-    assert found.history == {"loss": [5.0 * (num_read + 1)], "staleness": [(num_read - 1) / 2]}
+    assert found == {"loss": 5.0 * (num_read + 1), "staleness": (num_read - 1) / 2}
 
 
 def test_updates_that_a_worker_began_and_another_repeats_are_not_saved():
     """TensorFlow gives the batch of a worker that is lost to another: its update can be in the weights twice."""
     with pytest.raises(WorkerLost, match="3 updates were read, 6 begun"):
-        fake_model([], begun=2).fit(((k, k) for k in range(20)), 3, [])
+        fake_model([], begun=2)._train(((k, k) for k in range(20)), 3, keras.callbacks.CallbackList([]))
 
 
 OF_TASKS = {"chief": ["c:1"], "worker": ["a:1", "b:1"], "ps": ["p:1"]}
@@ -207,17 +213,18 @@ def test_a_worker_that_is_alone_takes_the_steps_of_keras(changes, tiny_config, m
         monkeypatch.setattr(tf.raw_ops, name, locked)
     network, model = training.build(config, batches, Workers())
     same = training.build(config, batches, Workers())[0]
-    ours = parameter_server.AsynchronousModel(same, batches, config, chief)
+    ours = parameter_server.AsynchronousModel(same, batches, config, chief, StopRequest())
+    ours.stop_training = False
     for start in (0, 4):
-        stream = lambda: itertools.islice(batches.train_batches(start), 4)  # noqa: B023, E731
+        stream = lambda: batches.train_batches(start)  # noqa: B023, E731
         options = {"steps_per_epoch": 4, "shuffle": False, "verbose": 0}
-        expected = model.fit(Workers().distribute(stream()), **options).history | {"staleness": [0]}
-        found = ours.fit(stream(), steps_per_epoch=4, callbacks=[]).history
+        expected = model.fit(Workers().distribute(stream), **options).history | {"staleness": [0]}
+        found = ours._train(stream(), 4, keras.callbacks.CallbackList([]))
         assert found.keys() == expected.keys()
-        assert sum(found.values(), []) == pytest.approx([expected[name][0] for name in found], rel=1e-4)
+        assert list(found.values()) == pytest.approx([expected[name][0] for name in found], rel=1e-4)
     assert are_locked == [True] * len(network.trainable_variables)
     for pair in zip(same.get_weights(), network.get_weights(), strict=True):
         np.testing.assert_allclose(*pair, rtol=0, atol=1e-5)
     options = {"steps": batches.test_steps, "verbose": 0, "return_dict": True}
-    tested = [m.evaluate(Workers().distribute(batches.weighted_test_batches()), **options) for m in (ours, model)]
+    tested = [m.evaluate(x=Workers().distribute(batches.weighted_test_batches), **options) for m in (ours, model)]
     assert tested[0] == pytest.approx(tested[1], rel=1e-4)

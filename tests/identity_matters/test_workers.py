@@ -139,7 +139,7 @@ def test_each_device_of_a_worker_gets_its_share_of_a_batch():
         def distribute_datasets_from_function(self, make, options):
             return make(None)
 
-    batches = ((np.arange(4 * i, 4 * i + 4), -np.arange(4.0)) for i in range(2))
+    batches = lambda: ((np.arange(4 * i, 4 * i + 4), -np.arange(4.0)) for i in range(2))  # noqa: E731
     dataset = Workers(SixDevices(), rank=1, num_processes=3).distribute(batches)
     shares = [[array.tolist() for array in share] for share in dataset.take(4).as_numpy_iterator()]
     assert shares == [[[0, 1], [0, -1]], [[2, 3], [-2, -3]], [[4, 5], [0, -1]], [[6, 7], [-2, -3]]]

@@ -21,7 +21,7 @@ MORE_MOMENTS = ("size=4k", "size=128k", "nr_inodes=2", "nr_inodes=12")
 MOMENTS = ["size=450k", "nr_inodes=8", *(pytest.param(moment, marks=pytest.mark.nightly) for moment in MORE_MOMENTS)]
 # 25 convolutions, whose histograms fill an event file.
 FLAGS = """--train_examples=400 --eval_examples=50 --stem_width=4 --widths=4,4,4 --blocks_per_stage=4,4,4
-    --batch_size=16 --train_steps=6 --decay_steps=5 --eval_every=3 --checkpoint_every=2""".split()
+    --batch_size=16 --train_steps=6 --decay_steps=5 --eval_every=3 --checkpoint_every=3""".split()
 
 
 @pytest.fixture
