@@ -1,6 +1,7 @@
 """Measure how often the intervals that the project prints hold the truth, on matrices of known eigenvalues.
 
     python -m benchmarks.coverage                          half an hour of one core; table in docs/appendix/coverage.md
+    python -m benchmarks.coverage --dims=5000 --products=60 --nonetwork      a quarter of an hour of one core
     python -m benchmarks.coverage --preset=quick           10 seconds: 200 dimensions, 20 products, 10 repetitions
 
 A row is a matrix and a number of products; a column is an estimator with that many products, for `spectrum` with as

@@ -18,6 +18,8 @@ import scipy.linalg
 from identity_matters.fields import require, require_counts
 
 STEPS_BETWEEN_CHECKS = 5  # of stop
+# Of a basis, that are read twice before the next ones: those of a file then come from the disk once, not twice.
+BYTES_AT_A_TIME = 2**31
 SYMMETRY_TOLERANCE = 1e-3  # of |uᵀHv − vᵀHu| over T's largest |entry| so far; float32 networks stay below 1e-5
 
 
@@ -145,12 +147,17 @@ def _orthogonalize(vector: np.ndarray, *bases: np.ndarray) -> np.ndarray:
     # product stays, that of their sum does not come on top.
     coefficients = np.zeros(len(bases[-1]))
     # Twice, as one pass leaves a part of ε‖Hq‖/β; through all bases, as what the first pass of the last one brings back
-    # along the others would grow.
-    for _ in range(2):
+    # along the others would grow. The first pass ends with the oldest rows and the second begins with them, as the
+    # system still has in memory what was read last of a file.
+    for direction in (-1, 1):
         for basis in bases:
-            along = basis @ vector
-            vector -= along @ basis
-        coefficients += along
+            count = max(1, BYTES_AT_A_TIME // (vector.nbytes or 1))
+            parts = [np.s_[start : start + count] for start in range(0, len(basis), count)]
+            for part in parts[::direction]:
+                along = basis[part] @ vector
+                vector -= along @ basis[part]
+                if basis is bases[-1]:
+                    coefficients[part] += along
     return coefficients
 
 

@@ -22,7 +22,7 @@ def check_memory(argument: str, count: int, dim: int, dtype: type, spare: int, s
 
 
 def basis(order: int, dim: int, dtype: np.dtype, spare: int, folder: str | os.PathLike | None = None) -> np.ndarray:
-    """Returns memory [order, dim] for a basis, beside which `spare` vectors fit.
+    """Returns memory [order, dim] for a basis, or for eigenvectors, beside which `spare` vectors fit.
 
     A basis of more than half of the available memory is a file of `folder`, or of the folder for temporary files (which
     TMPDIR names; one in memory is of no use), that is mapped: the system keeps in memory what fits. It has no name from

@@ -205,7 +205,8 @@ class Hessian:
 
         Memory is order + 12 vectors of its dimension. A basis of more than half of the available memory is a file, in
         the folder around `path` or that for temporary files, which is gone with the call: with the default order 110
-        million weights take 26 GB of disk in place of memory, and the same products.
+        million weights take up to 26 GB of disk in place of memory, and the same products. So are eigenvectors, until
+        the result is gone.
 
         Args:
           path: A folder that has each product as soon as it is finished; the same call goes on after an interruption.

@@ -129,7 +129,8 @@ def deflated_quadrature(
     if dim <= max(order + known.sum(), num_for_rest):  # as many products find all eigenvalues
         planned = lambda total, final: on_plan(taken + total, final)  # noqa: E731
         return deflated_quadrature(mvp_fn, dim, dim, num_vectors, tolerance, seed, dtype, planned, folder)
-    vectors = vectors[known] @ first.basis
+    found = basis(int(known.sum()), dim, np.dtype(dtype), 0, folder)  # as they may be many
+    vectors = np.matmul(vectors[known], first.basis, out=found)
     on_plan(taken + num_for_rest, False)
     # One step from a random vector v orthogonal to the basis: its diagonal is vᵀHv.
     seeds = ([seed, vector] for vector in range(long + 1, num_vectors + 1))

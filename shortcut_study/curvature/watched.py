@@ -65,9 +65,10 @@ class Watched:
             total = self._bar.total / self._operator.num_batches * seconds
             # The first one's time is that of optimising the graph too.
             if self.num_products == 2 and total > LONG_SECONDS and not self._bar.disable:
-                note = f"note: a product takes {seconds:.2g} s, all of them at most {total / 60:,.0f} minutes; half of"
+                note = f"note: a product takes {seconds:.2g} s, all of them at most {total / 60:,.0f} minutes, without "
+                note += "the work between them; with half of the examples a product takes half as long"
                 less = "num_vectors=8 and order=30, say, take fewer products and give larger errors"
-                self._bar.write(f"{note} the examples take half of it; {less}", file=sys.stderr)
+                self._bar.write(f"{note}; {less}", file=sys.stderr)
             return result
 
         return product

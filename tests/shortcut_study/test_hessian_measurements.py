@@ -89,7 +89,7 @@ def test_a_long_spectrum_says_how_long_it_takes_and_what_takes_less(h, capsys, m
     options = {"order": 8, "num_vectors": 6}  # 42 products at most, 600.6 seconds
     h.spectrum(**options)
     (line,) = re.findall("note: .*", capsys.readouterr().err)
-    assert line.startswith("note: a product takes 14 s, all of them at most 10 minutes; half of the examples")
+    assert line.startswith("note: a product takes 14 s, all of them at most 10 minutes, without the work between")
     h.spectrum(progress=False, **options)
     h.spectrum(**options | {"num_vectors": 3})  # 8 minutes
     assert "note" not in capsys.readouterr().err

@@ -51,8 +51,11 @@ def test_at_full_order_the_ritz_values_are_all_eigenvalues_with_their_multiplici
     assert found.weights.sum() == pytest.approx(1, abs=1e-12)
 
 
+@pytest.mark.parametrize("rows", [None, 3])  # of a basis that are read at a time: all, or few as of a large file
 @pytest.mark.parametrize("name", SPECTRA)
-def test_the_basis_is_orthonormal_and_the_three_terms_hold(name):
+def test_the_basis_is_orthonormal_and_the_three_terms_hold(name, rows, monkeypatch):
+    if rows:
+        monkeypatch.setattr(lz, "BYTES_AT_A_TIME", rows * 40 * 8)
     h = matrix(SPECTRA[name])
     for order in (1, 2, 15, 40):
         d = lz.lanczos(product_with(h), 40, order, seed=2)
