@@ -16,7 +16,7 @@ and metrics. The model that fit trains looks up the images of a batch first, and
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -288,7 +288,8 @@ class SaveCheckpoint(keras.callbacks.Callback):
 
     Args:
       folder: Where checkpoints lie; "" on workers other than the chief, which write nothing.
-      average_moments: Averages the moments of batch normalisation over the replicas; all workers call it.
+      model: The model that fit trains. On replicas it averages the moments of batch normalisation, which all workers
+        call.
     """
 
     def __init__(
@@ -298,7 +299,7 @@ class SaveCheckpoint(keras.callbacks.Callback):
         workers: Workers,
         stop: StopRequest,
         folder: str,
-        average_moments: Callable[[], None],
+        model: Any,
         saves_every_epoch: bool,
     ) -> None:
         super().__init__()
@@ -307,7 +308,7 @@ class SaveCheckpoint(keras.callbacks.Callback):
         self._workers = workers
         self._stop = stop
         self._folder = folder
-        self._average_moments = average_moments
+        self._average_moments = getattr(model, "average_moments", lambda: None)
         self._saves_every_epoch = saves_every_epoch
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:

@@ -135,6 +135,7 @@ def train(
             return contents["final_row"] if directory else {}
         too_large = f"batch_size {config.batch_size} and this network need more memory than there is; reduce one"
         explained = explaining(lack_of_memory(too_large), unreadable_data, workers.lost)
+        check_intervals(config)
         with recording_failure(directory, workers), explained:
             return run(config, batches, workers, directory, callbacks, source.class_names)
 
@@ -201,7 +202,6 @@ def run(
 
     directory is None on workers other than the chief, which write nothing.
     """
-    check_intervals(config)
     make_deterministic(config.seed)
     stop = StopRequest()
     network, model = build(config, batches, workers, stop)
@@ -213,11 +213,10 @@ def run(
     if workers.broadcast([log.has_row(state.step)])[0]:
         state.pop_means()  # they are in the row
     folder = directory.file("checkpoints") if directory else ""
-    average_moments = getattr(model, "average_moments", lambda: None)
     stop_on_nan = StopOnNaN(state, config, keeps_weights=bool(directory))
     progress = Progress(state, config, is_visible=bool(directory))
     log_row = LogRow(state, config, log, progress, batches, training_flops(network))
-    save_checkpoint = SaveCheckpoint(state, config, workers, stop, folder, average_moments, bool(callbacks))
+    save_checkpoint = SaveCheckpoint(state, config, workers, stop, folder, model, bool(callbacks))
     own: list[keras.callbacks.Callback] = [TrackState(state), stop_on_nan, progress, log_row, save_checkpoint]
     every = config.eval_every
     epochs = -(-config.train_steps // every)
