@@ -27,7 +27,8 @@ from shortcut_study.figures.spectrum import quadrature_from_rows
 ROOT = pathlib.Path(__file__).parents[1]
 RUNS = ROOT / "docs" / "runs"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-COLUMN = {"first": itemgetter(0), "last": itemgetter(-1), "median": statistics.median, "sum": sum, "each": list}
+COLUMN = {"first": itemgetter(0), "last": itemgetter(-1), "min": np.nanmin, "max": np.nanmax}
+COLUMN |= {"median": statistics.median, "sum": sum, "each": list}
 SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
 
