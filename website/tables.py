@@ -4,7 +4,8 @@
 
 On a page such a table stands between <!-- table … --> and <!-- end -->. The comment is the table with formulas in place
 of numbers, {FUNCTION ARGUMENT, …}. Most take a column of a file and a format, {last paper/metrics.csv, test_top1_error,
-.2%}, and conditions that choose rows, variant=BN-free. A * matches several files, or any text in a condition.
+.2%}, and conditions that choose rows, variant=BN-free. A * matches several files, or any text in a condition. A line
+with RUN in it is repeated for every training run.
 """
 
 import functools
@@ -46,6 +47,9 @@ def rewrite(page: str) -> str:
 
 def evaluate(text: str) -> str:
     """Returns a text with the values of its formulas."""
+    runs = [path.parent.name for path in files("*/metrics.csv")]
+    lines = [line.replace("RUN", run) for line in text.split("\n") for run in (runs if "RUN" in line else [""])]
+    text = "\n".join(lines)
     return re.sub(r"\{(\w+) (.*?)\}", lambda formula: FUNCTIONS[formula[1]](*formula[2].split(", ")), text)
 
 
@@ -132,26 +136,18 @@ def study(figure: str) -> str:
     return readable(re.sub(r"^\|[^|]*", "", table, flags=re.M))  # the first column is the figure
 
 
-def training(patterns: str) -> str:
-    """Returns a row for each training run, and their commands."""
-    rows, commands = [], []
-    for path in files(patterns):
-        last = read_metrics(str(path))[-1]
-        cells = [f"`{path.parent.name}`", f"{last['test_top1_error']:.2%}", f"{last['train_top1_error']:.2%}"]
-        cells += [f"{last['test_cross_entropy']:.3f}", f"{last['step']:,}", f"{last['train_flops']:.1e}"]
-        rows.append(readable(f"|{'|'.join(cells)}|"))
-        commands.append(f"    {config_of(path)['command']}")
-    return "\n".join([*rows, "\nTheir commands:\n", *commands])
-
-
 def ablation(name: str) -> str:
-    """Returns the command and the table of a launch.ablations."""
-    path = RUNS / name / "results.csv"
-    return f"    {config_of(path)['command']}\n\n{ablation_table(read_metrics(str(path)))}"
+    """Returns the table of a launch.ablations."""
+    return ablation_table(read_metrics(str(RUNS / name / "results.csv")))
+
+
+def command(name: str) -> str:
+    """Returns the command of a run."""
+    return config_of(RUNS / name / "config.json")["command"]
 
 
 FUNCTIONS = {how: functools.partial(column, how) for how in COLUMN}
-FUNCTIONS |= {f.__name__: f for f in (mean, difference, dead, spectrum, removable, study, training, ablation)}
+FUNCTIONS |= {f.__name__: f for f in (mean, difference, dead, spectrum, removable, study, ablation, command)}
 
 if __name__ == "__main__":
     main()
