@@ -34,9 +34,12 @@ SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
 
 def main() -> None:
-    """Writes every page."""
+    """Writes every page whose tables have changed."""
     for page in PAGES:
-        page.write_text(rewrite(page.read_text(encoding="utf-8")), encoding="utf-8")
+        text = page.read_text(encoding="utf-8")
+        written = rewrite(text)
+        if written != text:
+            page.write_text(written, encoding="utf-8")
 
 
 def rewrite(page: str) -> str:
@@ -49,8 +52,8 @@ def evaluate(text: str) -> str:
     """Returns a text with the values of its formulas."""
     runs = [path.parent.name for path in files("*/metrics.csv")]
     lines = [line.replace("RUN", run) for line in text.split("\n") for run in (runs if "RUN" in line else [""])]
-    text = "\n".join(lines)
-    return re.sub(r"\{(\w+) (.*?)\}", lambda formula: FUNCTIONS[formula[1]](*formula[2].split(", ")), text)
+    formulas = re.compile(r"\{(\w+) (.*?)\}")
+    return formulas.sub(lambda formula: FUNCTIONS[formula[1]](*formula[2].split(", ")), "\n".join(lines))
 
 
 def readable(text: str) -> str:
