@@ -51,9 +51,7 @@ PROSE = [
     ),
     (
         "docs/papers/near_identity.md",
-        "{0}1_*}}, {0}2_*}} and {0}3_*}} by stage".format(
-            "{median near_identity_start/results.csv, ratio, .1g, block=stage"
-        ),
+        "At the start SGD's are {median near_identity_start/results.csv, ratio, .1g, block=stage1_*},",
     ),
     (
         "docs/papers/near_identity.md",
