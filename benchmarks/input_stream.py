@@ -8,7 +8,7 @@ step: plans through training's feed, then batches.DeviceImages and standardize, 
 tf.data maps stateless ops over single images in parallel. NumPy indexes whole batches; its
 first batch is checked to be the same as ours.
 
-docs/appendix/speed.md has what was measured. With one other process busy, ours made 26,249 images/s and tf.data 9,517.
+docs/appendix/speed.md has what was measured.
 """
 
 import dataclasses

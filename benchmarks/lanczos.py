@@ -13,15 +13,6 @@ curvlinops' by Lanczos and Hutch++; and the exact ones in float64. On a GPU conv
 TensorFloat-32, PyTorch's and JAX's default, with --precision=default, and torch.backends.cudnn.benchmark is on. Peers
 run in separate processes; without them (`pip install torch pyhessian curvlinops-for-pytorch`) their rows are left
 out.
-
-Measured on 2 cores of an AMD EPYC (AVX-512), TensorFlow 2.21, Keras 3.15, PyTorch 2.14, PyHessian 0.1, curvlinops
-3.0.1, 170,928 weights, 128 examples, order 10, medians of 5 (ranges are printed), other processes 0.02 cores:
-
-    | measured            |  ours | PyHessian | over ours | curvlinops | over ours |
-    | ------------------- | ----: | --------: | --------: | ---------: | --------: |
-    | gradient, s         | 0.082 |     0.067 |      0.86 |            |           |
-    | Hessian product, s  | 0.185 |     0.341 |      1.84 |      0.315 |      1.70 |
-    | Lanczos, s          |  2.11 |      3.45 |      1.62 |       3.06 |      1.48 |
 """
 
 import contextlib

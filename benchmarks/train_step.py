@@ -20,8 +20,7 @@ measurements take turns, and ratios are taken within a round. Do not trust a tab
 not near 0: PyTorch's threads wait for each other, so another busy process slows PyTorch more than TensorFlow. On a GPU
 float32 is each framework's default, which may be TF32.
 
-docs/appendix/speed.md has what was measured; --preset=gpu was run only on a CPU, at small size. With
-TF_ENABLE_ONEDNN_OPTS=0, TensorFlow's default on an AMD EPYC (Zen 5), cifar10 falls there from 34.9 to 7.7 images/s.
+docs/appendix/speed.md has what was measured; --preset=gpu was run only on a CPU, at small size.
 """
 
 import contextlib

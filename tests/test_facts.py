@@ -1,6 +1,6 @@
 """What stands in several places is the same: the version, and numbers that link to where they come from.
 
-tests/test_measured_runs.py compares measured errors in README and docs with docs/runs, and tests/test_readme.py the
+tests/test_tables.py compares measured numbers in README and docs with docs/runs, and tests/theory/test_claims.py the
 counts of claims. For every other number the rule is: a link whose text begins with a digit stands, as it is written, in
 the section that it leads to, so that a number has one home and a change there is noticed here.
 """

@@ -63,7 +63,7 @@ RUN_HERE: dict[str, str | dict[str, str]] = {
     "python -m website.story": "",
     "python -m launch.plot --run_dir=runs/first --beside=runs/second,runs/third": "",
     "python -m theory.claims > docs/reference/claims.md": "",
-    "python -m tests.measured_runs > docs/appendix/tables.md": "",
+    "python -m website.tables": "",
 }
 
 _VENV = "python3 -m venv .venv && . .venv/bin/activate && pip install -e"

@@ -76,7 +76,7 @@ def ablation_table(rows: list[dict]) -> str:
         columns = (("test_top1_error", 100, " %"), ("train_top1_error", 100, " %"), ("train_cross_entropy", 1, ""))
         cells = [_rate(own_rows), f"{last['step']:,}", f"{last['epoch']:.1f}" if ended else "–"]
         cells.append(f"{len(final) - len(ended)} of {len(final)}")
-        cells += [_mean_and_spread([row[name] * scale for row in ended], unit) for name, scale, unit in columns]
+        cells += [mean_and_spread([row[name] * scale for row in ended], unit) for name, scale, unit in columns]
         lines.append(f"| {variant} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -92,7 +92,7 @@ def _rate(rows: list[dict]) -> str:
     return f"{chosen:g} ({', '.join(f'{rate:g}' for rate in sorted(errors))}{mark})"
 
 
-def _mean_and_spread(values: list[float], unit: str) -> str:
+def mean_and_spread(values: list[float], unit: str) -> str:
     """Returns mean ± standard deviation as text; a dash where there are no values."""
     if not values:
         return "–"
