@@ -65,7 +65,7 @@ def pair(tmp_path_factory):
 
 def test_a_run_that_is_stopped_out_of_disk_and_killed_again_and_again_ends_bit_identical(tmp_path, alone):
     reference, first, whole = alone
-    run_dir, flags = tmp_path / "run", ["--checkpoint_every=30"]
+    run_dir, flags = tmp_path / "run", ["--checkpoint_every=20"]
     save_on_sigterm(run_dir, flags)
     meet_a_full_disk(run_dir, flags)
     moments, killed, finished = random.Random(3), 0, 0
