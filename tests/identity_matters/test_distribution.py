@@ -23,6 +23,7 @@ from identity_matters.distributed.rendezvous import worker_addresses
 from identity_matters.distributed.replicated import all_reduce_before_clipping
 from identity_matters.distributed.workers import Workers
 from identity_matters.errors import UserError, WorkerLost, explaining
+from identity_matters.runs.tables import read_metrics
 from launch.local_cluster import free_ports, tf_config
 
 
@@ -345,3 +346,46 @@ def test_two_replicas_count_every_test_image_once(on_two_devices):
     assert found["test"] == pytest.approx(found["test_of_one"], rel=1e-5)
     num_right = found["test"]["top1"] * found["num_test"]
     assert num_right == pytest.approx(round(num_right))
+
+
+CALLBACKS = """
+import dataclasses, json, sys
+import keras
+from identity_matters import training
+
+run_dir, logs = sys.argv[1:]
+config = training.with_fields(
+    training.PRESETS["mnist"], widths=(16,), blocks_per_stage=(1,), train_examples=200, eval_examples=100,
+    train_steps=22, decay_steps=(), batch_size=20, eval_every=8, checkpoint_every=4, steps_per_execution=2, learning_rate=0.01)
+
+class Log(keras.callbacks.Callback):
+    rows = []
+    def on_epoch_end(self, epoch, logs):
+        self.rows.append(logs)
+
+stopping = keras.callbacks.EarlyStopping("val_cross_entropy", min_delta=1, patience=1, restore_best_weights=True)
+saving = keras.callbacks.ModelCheckpoint(logs + ".keras")
+training.train(config, run_dir, callbacks=[Log(), stopping, saving])
+open(logs, "w").write(json.dumps([Log.rows, stopping.best]))
+"""
+
+
+@pytest.mark.slow
+def test_two_workers_have_callbacks_as_one_process_has(tmp_path):
+    """Both stop after the second evaluation, and export the weights of the first."""
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    started = []
+    for name, run_dir, rank in (("alone", "alone", None), ("first", "pair", 0), ("second", "pair", 1)):
+        command = [sys.executable, "-c", CALLBACKS, str(tmp_path / run_dir), str(tmp_path / f"{name}.json")]
+        job = {} if rank is None else {"TF_CONFIG": tf_config({"worker": addresses}, index=rank)}
+        started.append(subprocess.Popen(command, env=os.environ | job))
+    assert [process.wait(timeout=200) for process in started] == [0, 0, 0]
+    alone, first, second = (
+        json.loads((tmp_path / f"{name}.json").read_text()) for name in ("alone", "first", "second")
+    )
+    assert first == second and len(first[0]) == 2
+    for logs, expected in zip(first[0], alone[0], strict=True):
+        assert logs == pytest.approx(expected, rel=1e-5)
+    assert (tmp_path / "first.json.keras").exists() and not (tmp_path / "second.json.keras").exists()
+    row = read_metrics(tmp_path / "pair" / "metrics.csv")[-1]
+    assert row["step"] == 16 and row["test_cross_entropy"] == pytest.approx(first[1], rel=1e-6)
