@@ -356,7 +356,8 @@ from identity_matters import training
 run_dir, logs = sys.argv[1:]
 config = training.with_fields(
     training.PRESETS["mnist"], widths=(16,), blocks_per_stage=(1,), train_examples=200, eval_examples=100,
-    train_steps=22, decay_steps=(), batch_size=20, eval_every=8, checkpoint_every=4, steps_per_execution=2, learning_rate=0.01)
+    train_steps=22, decay_steps=(), batch_size=20, eval_every=8, checkpoint_every=4, steps_per_execution=2,
+    learning_rate=0.01)
 
 class Log(keras.callbacks.Callback):
     rows = []
@@ -389,3 +390,37 @@ def test_two_workers_have_callbacks_as_one_process_has(tmp_path):
     assert (tmp_path / "first.json.keras").exists() and not (tmp_path / "second.json.keras").exists()
     row = read_metrics(tmp_path / "pair" / "metrics.csv")[-1]
     assert row["step"] == 16 and row["test_cross_entropy"] == pytest.approx(first[1], rel=1e-6)
+
+
+PLAIN_FIT = """
+import keras, numpy as np, tensorflow as tf
+
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+with strategy.scope():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", metrics=["mae"])
+data = tf.data.Dataset.from_tensors((np.ones((4, 2)), np.ones((4, 1)))).repeat(4)
+try:
+    model.fit(data, epochs=1, steps_per_epoch=2, verbose=0)
+except Exception as error:
+    print("Keras failed", flush=True)
+    import os; os._exit(3)
+"""
+
+
+@pytest.mark.slow
+def test_fit_of_keras_fails_on_several_workers():
+    """Once Keras mends issue 20585 and this test fails, `replicated.ReplicatedModel` can go."""
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", PLAIN_FIT],
+            env=os.environ | {"TF_CONFIG": tf_config({"worker": addresses}, index=rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    printed = [process.communicate(timeout=120)[0] for process in started]
+    assert any("Keras failed" in text for text in printed)
