@@ -6,8 +6,7 @@ import shlex
 
 import pytest
 
-from identity_matters.config import TrainConfig
-from identity_matters.fields import from_json
+from identity_matters.runs.directory import as_json
 from identity_matters.runs.tables import read_metrics, read_rows
 from launch import config_flags, train
 
@@ -22,7 +21,7 @@ def test_the_config_of_a_training_run_is_that_of_its_command_and_names_no_folder
         presets = train.cli.keywords["presets"]
         flags = config_flags.define(presets, has_run_dir=True)
         assert config_flags.parse(flags, shlex.split(contents["command"])[2:]) == []
-        assert from_json(TrainConfig(), contents["config"]) == config_flags.config_from(flags, presets)[0]
+        assert contents["config"] == as_json(config_flags.config_from(flags, presets)[0])
     assert not [word for word in ("/tmp", "/work", "/home", "/root") if word in record.read_text()]
 
 

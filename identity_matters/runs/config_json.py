@@ -39,7 +39,7 @@ def read_config_json(run_dir: str) -> dict | None:
     try:
         contents = read_json(path)
         _check(contents)
-        return _with_data_digest(contents)
+        return contents
     except (FileNotFoundError, NotADirectoryError):
         return None
     except ValueError as error:
@@ -76,13 +76,6 @@ def seen_from_start(contents: dict, path: str) -> str:
     folder = contents.get("folder")
     started = os.path.join(folder, path) if isinstance(folder, str) and path else path
     return path if os.path.exists(path) and not os.path.exists(started) else started
-
-
-def _with_data_digest(contents: dict) -> dict:
-    """Returns a config.json as this version writes it; older ones had two keys for what the data were."""
-    summary, file_digest = contents.get("data", ""), contents.pop("npz_digest", "")
-    older = file_digest if contents["kind"] in ("train", "ablations") else summary
-    return {"data_digest": older} | contents if older else contents
 
 
 def require_mounted(path: str) -> None:

@@ -22,7 +22,7 @@ import time
 from typing import Any
 
 from identity_matters.errors import MAX_REPR, UserError, truncated_repr
-from identity_matters.fields import merged, names_with, nested, require
+from identity_matters.fields import names_with, require
 from identity_matters.runs.config_json import DATA_PATHS, flat, read_config_json, seen_from_start
 from identity_matters.runs.files import remove, write_text
 from identity_matters.runs.machine import machine
@@ -128,10 +128,6 @@ class RunDirectory:
         if earlier is None:
             self.contents = current | {"versions": versions(), "status": "running"}
             return
-        # As this version writes it.
-        earlier["config"] = _drop_unused_dataset(nested(self._config, earlier["config"]))
-        # What its version did not have is as by default.
-        earlier["config"] = merged(as_json(type(self._config)()), earlier["config"])
         longer = self._config.continued(earlier["config"]) if hasattr(self._config, "continued") else ()
         self._require_same(earlier, config, longer)
         # The latest command's num_seeds or runs, say, which may differ: figures are redrawn with them.

@@ -119,12 +119,6 @@ def test_a_run_is_not_evaluated_or_measured_on_a_folder_that_has_changed_since(c
     assert evaluate(run_dir, images=moved)["num_examples"] == 50
 
 
-def test_a_run_of_an_earlier_version_whose_config_names_a_data_set_that_was_not_read_goes_on(config, run, tmp_path):
-    run_dir, row = shutil.copytree(run[0], tmp_path / "run"), run[1]
-    edit(run_dir, {"dataset": "cifar10"})
-    assert training.train(config, run_dir) == pytest.approx(row, rel=1e-6, nan_ok=True)
-
-
 def test_other_images_are_evaluated_by_the_names_of_their_classes(config, run, tmp_path, capfd):
     run_dir, row = run
     new = tmp_path / "new"

@@ -393,10 +393,6 @@ def test_paths_of_a_run_are_seen_from_where_it_was_started(tmp_path):
         assert getattr(data, name) == str(tmp_path / path)
 
 
-def test_the_digest_of_an_older_run_s_data_has_its_present_name():
-    assert config_json._with_data_digest({"kind": "train", "npz_digest": "f"}) == {"kind": "train", "data_digest": "f"}
-
-
 def test_a_run_goes_on_with_a_path_named_otherwise_though_an_older_version_did_not_say_its_data(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     begin("run", TrainConfig(data=DataConfig(npz="a.npz")))
