@@ -42,10 +42,12 @@ def conv_norm(
 def _ungrouped_norm(
     kernel: np.ndarray, shape: tuple[int, int], strides: np.ndarray, dilation: np.ndarray, padding: str
 ) -> float:
-    (num_inputs, num_outputs), spans = kernel.shape[2:], (np.array(kernel.shape[:2]) - 1) * dilation + 1
+    (num_inputs, num_outputs) = kernel.shape[2:]
+    spans = (np.array(kernel.shape[:2]) - 1) * dilation + 1
     out = -(-np.array(shape) // strides) if padding == "same" else (shape - spans) // strides + 1
     total = np.maximum((out - 1) * strides + spans - shape, 0)
-    padded, before = shape + total, total // 2
+    padded = shape + total
+    before = total // 2
     inner = np.s_[before[0] : before[0] + shape[0], before[1] : before[1] + shape[1]]
 
     def window(*place: int) -> tuple[slice, ...]:
@@ -54,14 +56,16 @@ def _ungrouped_norm(
         return tuple(slice(start, start + step * count, step) for start, step, count in zip(starts, strides, out))
 
     def multiply(x: np.ndarray) -> np.ndarray:
-        image, result = np.zeros((*padded, num_inputs), np.float32), np.zeros((*out, num_outputs), np.float32)
+        image = np.zeros((*padded, num_inputs), np.float32)
+        result = np.zeros((*out, num_outputs), np.float32)
         image[inner] = x.reshape(*shape, num_inputs)
         for place in np.ndindex(kernel.shape[:2]):
             result += image[window(*place)] @ kernel[place]
         return result.ravel()
 
     def multiply_transposed(y: np.ndarray) -> np.ndarray:
-        result, y = np.zeros((*padded, num_inputs), np.float32), y.reshape(*out, num_outputs)
+        result = np.zeros((*padded, num_inputs), np.float32)
+        y = y.reshape(*out, num_outputs)
         for place in np.ndindex(kernel.shape[:2]):
             result[window(*place)] += y @ kernel[place].T
         return result[inner].ravel()

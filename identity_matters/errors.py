@@ -6,7 +6,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-EXIT_ERROR, EXIT_DIVERGED = 1, 3
+EXIT_ERROR = 1
+EXIT_DIVERGED = 3
 EXIT_CONTINUE = 75  # sysexits' EX_TEMPFAIL: the same command continues
 _MAX_LINE = 1900  # characters of an error on the terminal: a file may name a path of any length
 MAX_REPR = 200  # characters of a value in a message

@@ -69,7 +69,8 @@ def evaluate(
     Raises:
       UserError: it is not a network of this project, the data do not fit it, or a number is out of range.
     """
-    max_examples, batch_size = converted("max_examples", int, max_examples), converted("batch_size", int, batch_size)
+    max_examples = converted("max_examples", int, max_examples)
+    batch_size = converted("batch_size", int, batch_size)
     require(max_examples >= 0, f"max_examples must be at least 0, got {max_examples}")
     names = [field.name for field in dataclasses.fields(DataConfig)]
     unknown = ", ".join(set(data) - set(names))
@@ -208,7 +209,8 @@ def _with_share(config: DataConfig, known: DataConfig) -> DataConfig:
     If it names none, that is all of a folder, but of the run's own, known, the share that the run was not trained on.
     """
     has_split = bool(split_folder(config.images, config.test_split, TEST))
-    share, of_run = config.test_share, known.test_share
+    share = config.test_share
+    of_run = known.test_share
     if of_run and not has_split and not share:
         is_own = os.path.realpath(config.images) == os.path.realpath(known.images)
         share = of_run if is_own else share

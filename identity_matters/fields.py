@@ -161,7 +161,8 @@ def check_fields(config: Any) -> None:
       UserError: a value is of another type, a number is out of range, or a word is none of its field's choices.
     """
     for field in dataclasses.fields(config):
-        name, rules = field.name, field.metadata
+        name = field.name
+        rules = field.metadata
         value = converted(name, field.type, getattr(config, name))
         object.__setattr__(config, name, value)
         if get_origin(field.type) is Literal:
@@ -185,7 +186,8 @@ def check_fields(config: Any) -> None:
 
 def converted(name: str, wanted: Any, value: Any) -> Any:
     """Returns the value as the type of its field, or raises UserError where the value is ambiguous."""
-    given, wanted = value, get_origin(wanted) or wanted
+    given = value
+    wanted = get_origin(wanted) or wanted
     if hasattr(value, "tolist"):  # of NumPy
         value = value.tolist()
     if isinstance(wanted, type) and dataclasses.is_dataclass(wanted):

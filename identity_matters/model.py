@@ -200,5 +200,6 @@ def require_usual_keras() -> None:
     """
     file = os.path.join(os.environ.get("KERAS_HOME", "~/.keras"), "keras.json")
     for name, usual in (("image_data_format", "channels_last"), ("floatx", "float32")):
-        setting, change = getattr(keras.config, name)(), f"keras.config.set_{name}({usual!r}), or change {file}"
+        setting = getattr(keras.config, name)()
+        change = f"keras.config.set_{name}({usual!r}), or change {file}"
         require(setting == usual, f"Keras's {name} is {setting!r} and must be {usual!r}: {change}")

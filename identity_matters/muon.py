@@ -110,7 +110,9 @@ class Muon(_base()):
         # The limits of the flags; they are met here too where a file or a user makes the optimiser.
         TrainConfig(momentum=momentum, newton_schulz_steps=newton_schulz_steps)
         super().__init__(learning_rate=learning_rate, name=name, **options)
-        self.momentum, self.nesterov, self.newton_schulz_steps = momentum, nesterov, newton_schulz_steps
+        self.momentum = momentum
+        self.nesterov = nesterov
+        self.newton_schulz_steps = newton_schulz_steps
         self.orthogonalize_dense = orthogonalize_dense
 
     def build(self, variables: list) -> None:
@@ -135,7 +137,9 @@ class Muon(_base()):
 
         Kernels of one shape are orthogonalised in one batched product.
         """
-        momentums, steps, kernels = [], [], {}
+        momentums = []
+        steps = []
+        kernels = {}
         for i, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
             momentum = ops.convert_to_tensor(self.momentums[self._get_variable_index(variable)])
             momentums.append(self.momentum * momentum + gradient)

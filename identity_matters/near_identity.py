@@ -80,7 +80,8 @@ def split(network: keras.Model) -> list[Block]:
       UserError: it is not a chain of blocks that end in an Add layer of stream and branch, of which the branch has more
         layers with weights, whichever comes first.
     """
-    start, blocks = network.inputs[0], []
+    start = network.inputs[0]
+    blocks = []
     for add in network.layers:
         if not isinstance(add, layers.Add):
             continue
@@ -119,7 +120,8 @@ def _operations(tensor: keras.KerasTensor, start: keras.KerasTensor) -> set:
 
     Raises UserError where the tensor depends on what comes before start too.
     """
-    operations, to_do = set(), [tensor]
+    operations = set()
+    to_do = [tensor]
     while to_do:
         operation, node, _ = (here := to_do.pop())._keras_history
         if here is not start and operation not in operations:
@@ -135,7 +137,9 @@ def path_norms(block: Block) -> list[float]:
 
     A convolution and the batch normalisation that follows it, in inference mode, are one map.
     """
-    norms, path, output = [], list(block.path), None
+    norms = []
+    path = list(block.path)
+    output = None
     while path:
         layer = path.pop(0)
         unknown = f"the branch of {block.name} has a layer {layer.name} whose norm is not known"
@@ -187,8 +191,11 @@ class Measurement:
 
     def __init__(self, network: keras.Model, images: np.ndarray, labels: np.ndarray, ablate: bool = True) -> None:
         self.blocks = split(network)
-        self._images, self._labels, self._ablate = images, labels, ablate
-        self._at, self._inputs = 0, _batches(images)
+        self._images = images
+        self._labels = labels
+        self._ablate = ablate
+        self._at = 0
+        self._inputs = _batches(images)
         self._say = functools.cache(note)  # once for all blocks
 
     def row(self, number: int) -> dict[str, Any]:
@@ -206,10 +213,12 @@ class Measurement:
           UserError: as `path_norms`.
         """
         if number < self._at:
-            self._at, self._inputs = 0, _batches(self._images)
+            self._at = 0
+            self._inputs = _batches(self._images)
         for block in self.blocks[self._at : number]:
             self._inputs = _through(block, self._inputs, self._say)[0]
-        block, inputs = self.blocks[number], self._inputs
+        block = self.blocks[number]
+        inputs = self._inputs
         outputs, streams, row = _through(block, inputs, self._say)
         norms = path_norms(block)
         row |= {f"norm_{k}": norm for k, norm in enumerate(norms, 1)} | {"lipschitz": float(np.prod(norms))}
@@ -220,7 +229,8 @@ class Measurement:
                 if block.keeps_shape and following.keeps_shape:
                     swapped = [following.whole, block.whole, following.rest]
                     row["error_swapped"] = _error(inputs, self._labels, swapped)
-        self._at, self._inputs = number + 1, outputs
+        self._at = number + 1
+        self._inputs = outputs
         return {"block": block.name} | row
 
 
@@ -239,7 +249,9 @@ def _through(block: Block, batches: Batches, say: Callable[[str], None]) -> tupl
 
     A line is said of images whose stream is 0.
     """
-    outputs, streams, measured = [], [], []
+    outputs = []
+    streams = []
+    measured = []
     for batch in batches:
         stream, branch, *hidden = block(batch)
         outputs.append(stream + branch)
@@ -263,7 +275,8 @@ class BlockCallback(keras.callbacks.Callback):
 
     def __init__(self, images: np.ndarray, path: str | os.PathLike) -> None:
         super().__init__()
-        self._images, self._path = images, os.fspath(path)
+        self._images = images
+        self._path = os.fspath(path)
         self.rows: list[dict[str, Any]] = []
 
     def on_train_begin(self, logs: dict | None = None) -> None:
@@ -377,7 +390,8 @@ def _num_wrong(labels: np.ndarray, logits: np.ndarray) -> int:
 def _sizes(stream: np.ndarray, branch: np.ndarray) -> dict[str, np.ndarray]:
     """Returns of each image of a batch whether s is 0, ‖b‖/‖s‖, and the cosine of the angle between b and s."""
     streams, branches = stream.reshape(len(stream), -1), branch.reshape(len(branch), -1)
-    sizes, lengths = np.linalg.norm(streams, axis=1), np.linalg.norm(branches, axis=1)
+    sizes = np.linalg.norm(streams, axis=1)
+    lengths = np.linalg.norm(branches, axis=1)
     is_zero = sizes == 0
     sizes = np.where(is_zero, np.nan, sizes)
     products = np.where(lengths == 0, 1, lengths) * sizes  # the cosine is 0 where the branch is 0

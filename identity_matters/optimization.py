@@ -22,7 +22,8 @@ def learning_rate_schedule(config: TrainConfig) -> keras.optimizers.schedules.Le
     if isinstance(given, given_optimizer.Schedule):
         return given
     schedules = keras.optimizers.schedules
-    rate, steps = config.learning_rate, config.train_steps
+    rate = config.learning_rate
+    steps = config.train_steps
     if config.schedule == "exponential":
         schedule = schedules.ExponentialDecay(rate, config.decay_steps[0], config.decay_factor, staircase=True)
     elif config.schedule == "linear":
@@ -46,7 +47,8 @@ class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
     """
 
     def __init__(self, schedule: keras.optimizers.schedules.LearningRateSchedule, steps: int) -> None:
-        self.schedule, self.steps = schedule, steps
+        self.schedule = schedule
+        self.steps = steps
 
     def __call__(self, step: Any) -> Any:
         """Returns the rate of update `step`."""

@@ -74,7 +74,8 @@ def load(name: str, standardized: bool = True) -> keras.Model:
     file = importlib.resources.files("identity_matters") / "weights" / f"{shipped.name}.npz"
     with file.open("rb") as stream, np.load(stream, allow_pickle=False) as weights:
         for variable in network.variables:
-            scale, is_scaled = f"{variable.path}/scale", f"{variable.path}/scale" in weights
+            scale = f"{variable.path}/scale"
+            is_scaled = f"{variable.path}/scale" in weights
             variable.assign(weights[variable.path].astype(np.float32) * (weights[scale] if is_scaled else 1))
     return taking_raw_images(network) if standardized else network
 

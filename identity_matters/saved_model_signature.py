@@ -59,7 +59,8 @@ def _read_key(is_made: bool = False) -> bytes:
             os.link(temporary, path)  # whole or not at all
         os.remove(temporary)
     with open_file(path) as file:
-        status, key = os.fstat(file.fileno()), file.read()
+        status = os.fstat(file.fileno())
+        key = file.read()
     is_private = status.st_uid == os.geteuid() and not status.st_mode & 0o077
     require(is_private and len(key) == 32, f"{path} is not a key of 32 bytes that you alone can read; remove it")
     return key

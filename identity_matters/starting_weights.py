@@ -36,13 +36,16 @@ def take_weights(network: keras.Model, source: str, contents: dict[str, Any] | N
     """
     sources = {variable.path: variable for variable in load_source(source).variables}
     contents = {} if contents is None else contents
-    known, now = contents.get(DIGEST), _digest(sources)
+    known = contents.get(DIGEST)
+    now = _digest(sources)
     require(
         known in (None, now),
         f"init_from {source} has changed since the run began with its weights: their digest was {known}, now {now}; "
         "put the network of that time there, or choose another run_dir",
     )
-    taken, new, summed = 0, [], ""
+    taken = 0
+    new = []
+    summed = ""
     kept = {variable.path for layer in _named(network, "fresh", fresh) for variable in layer.variables}
     for variable in network.variables:
         shape = tuple(variable.shape)

@@ -114,7 +114,8 @@ def checked_splits(
     """
     splits = [split for split in SPLITS if f"{split}_images" in arrays]
     images = _to_bytes(name, {split: as_numbers(f"{name}: images", arrays[f"{split}_images"]) for split in splits})
-    labels, counts = {}, {}
+    labels = {}
+    counts = {}
     for split in splits:
         labels[split], counts[split] = as_labels(f"{name}: {split}_labels", arrays[f"{split}_labels"])
     count = counts[splits[0]]

@@ -90,12 +90,14 @@ class ArrayBatches:
     """
 
     def __init__(self, source: Source, config: TrainConfig, rows: slice = slice(None)) -> None:
-        self._config, self._rows = config, rows
+        self._config = config
+        self._rows = rows
         self.num_train, self.num_test = (source.num(split) for split in SPLITS)
         self.test_steps = -(-self.num_test // config.batch_size)
         images, self._labels = read_all(source, SPLITS)
         self.device_images = DeviceImages(images, name="device_images")
-        shape, labels = "x".join(map(str, source.image_shape)), zlib.crc32(self._labels.astype("<i4").tobytes())
+        shape = "x".join(map(str, source.image_shape))
+        labels = zlib.crc32(self._labels.astype("<i4").tobytes())
         self.summary = f"{_numbers(self)}, {shape}, labels {labels:08x}"
 
     def attach(self, network: keras.Model) -> keras.Model:
@@ -138,7 +140,9 @@ class StreamedBatches:
     """
 
     def __init__(self, source: Source, config: TrainConfig, rows: slice = slice(None)) -> None:
-        self._source, self._config, self._rows = source, config, rows
+        self._source = source
+        self._config = config
+        self._rows = rows
         self.num_train, self.num_test = (source.num(split) for split in SPLITS)
         self.test_steps = -(-self.num_test // config.batch_size)
         self.summary = f"{_numbers(self)} of {source.name}"
@@ -153,7 +157,8 @@ class StreamedBatches:
 
         Images of one size are shifted by up to crop_padding pixels; of others, windows are taken at random.
         """
-        config, varies = self._config, self._source.varies
+        config = self._config
+        varies = self._source.varies
         padding = _PLACES if varies else config.crop_padding
 
         def read(step: int) -> tuple[np.ndarray, np.ndarray]:
@@ -218,7 +223,8 @@ def open_batches(source: Source, config: TrainConfig, rows: slice = slice(None))
 
 def _read_ahead(read: Any, keys: Iterable[int]) -> Iterator[Any]:
     """Yields read(key) of each key in turn; a thread reads the next ones meanwhile."""
-    keys, reader = iter(keys), concurrent.futures.ThreadPoolExecutor(1)
+    keys = iter(keys)
+    reader = concurrent.futures.ThreadPoolExecutor(1)
     pending = collections.deque(reader.submit(read, key) for key in itertools.islice(keys, _AHEAD))
     try:
         while pending:

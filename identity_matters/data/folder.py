@@ -29,7 +29,8 @@ from identity_matters.runs.files import open_file
 from identity_matters.untrusted import open_image
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
-TRAIN, TEST = "train", "test"
+TRAIN = "train"
+TEST = "test"
 TWO_SPLITS = (
     "name two with --train_split and --test_split (train_split=…, test_split=…), or hold some of one out with "
     "--validation_examples=100 (validation_examples=100)"
@@ -192,10 +193,8 @@ def read_splits(config: DataConfig) -> tuple[list[ImageFile], list[ImageFile]]:
         another form; the message says what to do.
     """
     folder = config.images
-    train_folder, test_folder = (
-        split_folder(folder, config.train_split, TRAIN),
-        split_folder(folder, config.test_split, TEST),
-    )
+    train_folder = split_folder(folder, config.train_split, TRAIN)
+    test_folder = split_folder(folder, config.test_split, TEST)
     if train_folder and test_folder:
         if config.test_share:
             raise UserError(f"{folder} has folders to train and to test on; leave out --test_share (test_share)")
@@ -219,7 +218,8 @@ def read_splits(config: DataConfig) -> tuple[list[ImageFile], list[ImageFile]]:
 
 
 def _check_same_classes(folder: str, train: list[ImageFile], test: list[ImageFile]) -> None:
-    classes, tested = set(_classes(train)), set(_classes(test))
+    classes = set(_classes(train))
+    tested = set(_classes(test))
     if classes != tested:
         raise UserError(
             f"the class folders of {folder} differ: only the training split has {shown(sorted(classes - tested))}, "
@@ -288,7 +288,8 @@ def list_files(folder: str, split: str = "") -> list[ImageFile]:
     classes = sorted(entry.name for entry in _entries(root) if entry.is_dir())
     if not classes:
         raise UserError(f"{root} holds no folders; put the images of each class into a folder of its name")
-    files, ignored = [], []
+    files = []
+    ignored = []
     for class_name in classes:
         names = sorted(walk(os.path.join(root, class_name)))
         images = [name for name in names if name.lower().endswith(SUFFIXES)]

@@ -84,7 +84,9 @@ def read_examples(name: str, data: Any) -> tuple[np.ndarray, np.ndarray]:
     Raises:
       UserError: it gives no batches, none at all, or more than fit in memory.
     """
-    images, labels, num_values = [], [], 0
+    images = []
+    labels = []
+    num_values = 0
     batches = tqdm(read_batches(name, data), unit=" batches", desc=f"reading {name}", disable=None, delay=1)
     for some_images, some_labels in batches:
         num_values += math.prod(some_images.shape)

@@ -289,7 +289,9 @@ class _Records:
 
 def _scan(set_name: str, path: str, count: int) -> tuple[np.ndarray, bytes]:
     """Returns the start and the length of each record of a file, int64 [count, 2], and their checksums."""
-    spans, checksums, position = [], [], 0
+    spans = []
+    checksums = []
+    position = 0
     with open(path, "rb") as file:
         size = os.path.getsize(path)
         header = os.pread(file.fileno(), 8, 0)

@@ -40,7 +40,8 @@ class Coordinator(Workers):
 
     def __init__(self, strategy: tf.distribute.ParameterServerStrategy, num_workers: int) -> None:
         super().__init__()
-        self.parameter_servers, self.num_workers = strategy, num_workers
+        self.parameter_servers = strategy
+        self.num_workers = num_workers
         # Every worker holds the images whole, and the chief hands out plans of batches alone.
         self.has_peers = True
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
@@ -76,7 +77,8 @@ def join() -> Coordinator | None:
     cluster, task_type, index = rendezvous.parse_tf_config(os.environ["TF_CONFIG"], ("chief", "worker", "ps"))
     for needed in ("chief", "worker", "ps"):
         require(cluster.get(needed), f"strategy parameter_server needs {needed} in TF_CONFIG, there is no {needed}")
-    address, task = cluster[task_type][index], f"{task_type} {index}"
+    address = cluster[task_type][index]
+    task = f"{task_type} {index}"
     rendezvous.bypass_proxy([address for addresses in cluster.values() for address in addresses])
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     if task_type == "chief":
@@ -174,7 +176,8 @@ class AsynchronousModel:
 
         The means over these steps that it returns, the staleness among them, are those of all updates that were read.
         """
-        totals, num_read = {}, 0
+        totals = {}
+        num_read = 0
         self._begun.assign(0)
         waiting = deque()
 
@@ -223,8 +226,11 @@ class AsynchronousModel:
 
     def _compute_and_send_gradient(self, images: Iterator, plan: tf.Tensor, labels: tf.Tensor) -> dict[str, tf.Tensor]:
         """Computes a gradient on a worker and sends it to the servers; returns the figures from before the update."""
-        config, network, optimizer = self._config, self._network, self.optimizer
-        begun, read = self._begun.assign_add(1), tf.identity(optimizer.iterations.value)
+        config = self._config
+        network = self._network
+        optimizer = self.optimizer
+        begun = self._begun.assign_add(1)
+        read = tf.identity(optimizer.iterations.value)
         with tf.control_dependencies([read]), tf.GradientTape() as tape:  # no weight is older than that number
             x = standardize(planned_images(next(images), plan, config.model.image_shape))
             logits = network(x, training=True)

@@ -75,7 +75,9 @@ def await_listeners(addresses: list[str], who: str) -> None:
 
     Raises WorkerLost where an address is silent for RENDEZVOUS_TIMEOUT seconds.
     """
-    began, has_said, missing = time.monotonic(), False, addresses
+    began = time.monotonic()
+    has_said = False
+    missing = addresses
     while missing := [address for address in missing if not is_listening(address)]:
         waited = time.monotonic() - began
         if waited > RENDEZVOUS_TIMEOUT:
@@ -135,8 +137,10 @@ def parse_tf_config(tf_config: str, task_types: tuple[str, ...]) -> tuple[dict[s
     """
     try:
         config = json.loads(tf_config)
-        cluster, task = config["cluster"], config["task"]
-        task_type, index = task["type"], int(task["index"])
+        cluster = config["cluster"]
+        task = config["task"]
+        task_type = task["type"]
+        index = int(task["index"])
         others = sorted({task_type, *cluster} - set(task_types))
         require(not others, f"it has a {', '.join(others[:1])}, where only {' and '.join(task_types)} are used")
         is_of_lists = all(isinstance(addresses, list) for addresses in cluster.values())

@@ -29,7 +29,8 @@ class ReplicatedModel(keras.Model):
     def compile(self, **arguments: Any) -> None:
         """Compiles as keras.Model.compile, and makes the variables of the loss and of the metrics at once."""
         super().compile(**arguments)
-        labels, logits = tf.zeros([1], tf.int32), tf.zeros([1, self.output_shape[-1]])
+        labels = tf.zeros([1], tf.int32)
+        logits = tf.zeros([1, self.output_shape[-1]])
         self._compile_loss.build(labels, logits)
         self._compile_metrics.build(labels, logits)
 
@@ -87,7 +88,8 @@ class ReplicatedModel(keras.Model):
 
         The logs are means over all examples since the metrics were reset, and come from one collective.
         """
-        strategy, means = self.distribute_strategy, self._means
+        strategy = self.distribute_strategy
+        means = self._means
 
         def totals(is_stopping: tf.Tensor) -> tf.Tensor:
             pairs = [tf.stack([mean.total.value, mean.count.value]) for mean in means]

@@ -33,7 +33,8 @@ def open_run(
       UserError: the chief cannot use its run_dir, or a worker has another config or other data; on all of them.
     """
     with contextlib.ExitStack() as stack:
-        directory, contents = None, {}
+        directory = None
+        contents = {}
         compared = as_json(config) | {"examples": f"{data}, {data_digest}"}
         if workers.is_chief:
             try:

@@ -39,11 +39,15 @@ class Workers:
     """
 
     def __init__(self, strategy: Any = None, rank: int = 0, num_processes: int = 1, distribution: Any = None) -> None:
-        self.strategy, self.rank, self.num_processes, self.distribution = strategy, rank, num_processes, distribution
+        self.strategy = strategy
+        self.rank = rank
+        self.num_processes = num_processes
+        self.distribution = distribution
         self.num_replicas = strategy.num_replicas_in_sync if strategy else 1
         if distribution:
             self.num_replicas = distribution.device_mesh.devices.size
-        self.is_chief, self.has_peers = rank == 0, num_processes > 1
+        self.is_chief = rank == 0
+        self.has_peers = num_processes > 1
 
     def check(self, config: TrainConfig, callbacks: Sequence) -> slice:
         """Returns the rows of every batch that this process takes, or raises UserError where it cannot train so."""

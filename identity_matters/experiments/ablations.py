@@ -115,7 +115,8 @@ def _run_all(plans: list[_Plan], run: RunDirectory, table: JobTable) -> None:
 
         The cross-entropy decides between rates of the same error.
         """
-        number, last = next(count), f"seed{config.seed}"
+        number = next(count)
+        last = f"seed{config.seed}"
         key = {"variant": variant.name, "phase": "test", "seed": config.seed}
         if config.data.validation_examples:
             last = f"rate{config.learning_rate:g}"
@@ -197,8 +198,10 @@ def _draw(run: RunDirectory) -> list[dict]:
 
 def _rows(run_dir: str) -> list[dict]:
     """Returns the rows of a run that is finished: one per evaluation and, where it diverged, one of that step."""
-    record, path = read_config_json(run_dir), os.path.join(run_dir, "metrics.csv")
-    config, status = record["config"], record["status"]
+    record = read_config_json(run_dir)
+    path = os.path.join(run_dir, "metrics.csv")
+    config = record["config"]
+    status = record["status"]
     rows = tables.read_metrics(path) if os.path.exists(path) else []
     if status == "diverged":
         rows = [*rows, {"step": record["diverged_at_step"], "loss": np.nan, "test_top1_error": np.nan}]
@@ -214,7 +217,8 @@ def draw(rows: list[dict], title: str = "") -> dict[str, Figure]:
     --experiment=norms.
     """
     drawn = {"ablations": experiment_figures.ablation_figure(rows, title)}
-    present, compared = {row["variant"] for row in tables.final_rows(rows)}, depths()
+    present = {row["variant"] for row in tables.final_rows(rows)}
+    compared = depths()
     if any(len(present & variants.keys()) > 1 for variants in compared.values()):
         drawn["depths"] = experiment_figures.depth_figure(rows, compared, title)
     if {row["variant"] for row in rows} <= {variant.name for variant in EXPERIMENTS["norms"]}:

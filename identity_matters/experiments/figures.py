@@ -132,7 +132,8 @@ def norms_figure(rows: list[dict], title: str = "") -> Figure:
             for row in (row for row in tested if row["variant"] == name):
                 runs.setdefault(row["seed"], []).append(row)
             number = re.search(r"\d+", name)
-            colour, label = colormaps["viridis"](j / max(len(names), 1)), number[0] if number else name
+            colour = colormaps["viridis"](j / max(len(names), 1))
+            label = number[0] if number else name
             _draw_norms(by_step, by_loss, list(runs.values()), colour, label)
         by_step.set(title=family, xlabel="steps", ylabel=_NORM, xlim=(0, None))
         by_step.set_ylim(0, 1.05 * by_step.dataLim.y1)

@@ -61,7 +61,9 @@ def _statement(name: str, blocks: int = 2, width: int = 24, **model: Any) -> Var
 # "BN-free" has their small initialiser, a fixed projection and no normalisation, and is trained with Muon, whose
 # decoupled weight decay was chosen for it; the variants of the network share that. It is half as wide as cifar10_fast,
 # so that few operations are enough epochs to leave the saddle at zero far behind.
-_BATCH_NORM, _STANDARD, _PLAIN = {"use_batch_norm": True}, {"residual_initializer": "standard"}, {"shortcut": False}
+_BATCH_NORM = {"use_batch_norm": True}
+_STANDARD = {"residual_initializer": "standard"}
+_PLAIN = {"shortcut": False}
 _TRAINED = {"train_projection": True}
 STATEMENTS = (
     _statement("BN-free"),
@@ -168,7 +170,8 @@ EXPERIMENTS = {"statements": STATEMENTS, "rivals": RIVALS, "norms": NORMS, "init
 
 def depths() -> dict[str, dict[str, int]]:
     """Returns, by initialiser, the number of convolutions of the statements' variants that differ in depth alone."""
-    sizes, by_family = set(_of_depth(1, 1)), {"small": {}, "standard": {}}
+    sizes = set(_of_depth(1, 1))
+    by_family = {"small": {}, "standard": {}}
     for variant in EXPERIMENTS["statements"]:
         initializer = variant.model.get("residual_initializer", "small")
         others = variant.model.keys() - sizes - {"residual_initializer"}

@@ -53,7 +53,10 @@ class RunDirectory:
     """
 
     def __init__(self, path: str, config: Any, run_type: str = "train", data_digest: str = "") -> None:
-        self.path, self._config, self._run_type, self._data_digest = path, config, run_type, data_digest
+        self.path = path
+        self._config = config
+        self._run_type = run_type
+        self._data_digest = data_digest
         self._read()
 
     def __enter__(self) -> "RunDirectory":
@@ -120,7 +123,8 @@ class RunDirectory:
 
     def _read(self) -> None:
         """Reads config.json, which must be of this config; makes new contents where the directory is empty."""
-        earlier, config = read_own(self.path), as_json(self._config)
+        earlier = read_own(self.path)
+        config = as_json(self._config)
         self.is_begun = earlier is not None
         command = shlex.join([os.path.basename(sys.executable), *sys.orig_argv[1:]])
         current = {"kind": self._run_type, "command": command, "folder": os.getcwd(), "config": config}
@@ -155,7 +159,8 @@ class RunDirectory:
 
     def _same_places(self, earlier: dict, config: dict) -> tuple[str, ...]:
         """Returns the fields that name a path otherwise than an earlier command did, from another folder, say."""
-        before, now = flat(earlier["config"]), flat(config)
+        before = flat(earlier["config"])
+        now = flat(config)
         named = [name for name in names_with(self._config, "path") if before.get(name) and now.get(name)]
         places = {name: [seen_from_start(earlier, str(before[name])), now[name]] for name in named}
         return tuple(name for name, paths in places.items() if len(set(map(os.path.realpath, paths))) == 1)
@@ -167,7 +172,8 @@ def lock(run: RunDirectory, stack: contextlib.ExitStack, timeout: float) -> None
     The file system may take time to notice that a chief before this one died with its machine. Raises Busy if another
     process still has it then.
     """
-    deadline, has_said = time.monotonic() + timeout, False
+    deadline = time.monotonic() + timeout
+    has_said = False
     while True:
         try:
             stack.enter_context(run)
@@ -222,7 +228,8 @@ def differences(old: dict, new: dict, same: tuple[str, ...] = ()) -> list[str]:
     """Returns "name (old, new)" of every field in which two configs, as JSON holds them, differ, but for the `same`."""
     changes = []
     for key in [key for key in {**old, **new} if key not in same]:
-        a, b = old.get(key), new.get(key)
+        a = old.get(key)
+        b = new.get(key)
         if isinstance(a, dict) and isinstance(b, dict):
             changes += [f"{key}.{inner}" for inner in differences(a, b, same)]
         elif a != b:

@@ -92,7 +92,8 @@ def comparison_figure(
     figure = Figure(figsize=(6, 4 + 0.2 * len(groups)), layout="constrained")
     axes = figure.add_subplot()
     for i, ((name, split), group) in enumerate(groups.items()):
-        tables, colour = [rows for rows, _ in group], f"C{i}"
+        tables = [rows for rows, _ in group]
+        colour = f"C{i}"
         for column, style, text in (("test", "-", f"{name} ({_ends(group, split)})"), ("train", "--", None)):
             steps, mean, spread = mean_over_runs(tables, f"{column}_top1_error")
             axes.plot(steps, mean, style, color=colour, marker=_marker(tables[0]), label=text)

@@ -64,7 +64,8 @@ class JobTable:
             part = f"{len(rows)} of the {job.num_rows} rows of {job.label or job.key}"
             is_whole = not rows or job.num_rows in (0, len(rows))
             require(is_whole, f"{self._path} holds {part}; remove it to begin again")
-            self._rows_of[key], self._unclaimed = rows, others
+            self._rows_of[key] = rows
+            self._unclaimed = others
         return self._rows_of[key]
 
     def run(self, job: Job, progress: Progress = lambda share: None) -> list[dict]:

@@ -27,8 +27,10 @@ class KeptProducts:
     """
 
     def __init__(self, path: str | os.PathLike, problem: dict[str, list], rounding: float = 0.0) -> None:
-        self._path, self._problem = os.fspath(path), {name: digest(parts) for name, parts in problem.items()}
-        self._rounding, self._files = 10 * rounding if math.isfinite(rounding) else 0.0, {}
+        self._path = os.fspath(path)
+        self._problem = {name: digest(parts) for name, parts in problem.items()}
+        self._rounding = 10 * rounding if math.isfinite(rounding) else 0.0
+        self._files = {}
         folder = os.path.dirname(os.path.abspath(path))
         require(os.path.isdir(folder), f"path {path} cannot be written: there is no folder {folder}")
         if os.path.lexists(path) and not (os.path.isdir(path) and not os.listdir(path)):
@@ -49,7 +51,8 @@ class KeptProducts:
             elif self._is_checked:
                 on_found()
             else:
-                difference, size = np.linalg.norm(result - mvp_fn(vector)), np.linalg.norm(result)
+                difference = np.linalg.norm(result - mvp_fn(vector))
+                size = np.linalg.norm(result)
                 is_same = difference <= max(ROUNDING[result.dtype.name], self._rounding) * size
                 self._require_same(is_same, "loss, or of another model or type")
                 self._is_checked = True

@@ -67,10 +67,12 @@ class MetricsLog:
     """
 
     def __init__(self, run: RunDirectory | None, first_step: int) -> None:
-        self.rows, self._writer = [], None
+        self.rows = []
+        self._writer = None
         if run is None:
             return
-        self._path, self._split = run.file("metrics.csv"), evaluated_split(run.contents["config"])
+        self._path = run.file("metrics.csv")
+        self._split = evaluated_split(run.contents["config"])
         rows = read_metrics(self._path) if os.path.exists(self._path) else []
         self.rows = [row for row in rows if row["step"] <= first_step]
         # What a killed process has written after its last row is written again.
