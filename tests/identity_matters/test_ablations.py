@@ -172,8 +172,10 @@ def test_the_runs_of_docs_go_on_by_their_own_commands(tmp_path, name, images):
     path = pathlib.Path(__file__).parents[2] / "docs" / "runs" / name / "config.json"
     shutil.copy(path, tmp_path)
     stored = json.loads(path.read_text())
-    num_images, shape = images[0] - stored["config"]["train"]["validation_examples"], images[1]
-    of = "labels" if stored["config"]["train"]["image_size"] else "images and labels"  # resizing differs by machine
+    data = stored["config"]["train"]["data"]
+    num_images = images[0] - data["validation_examples"]
+    shape = images[1]
+    of = "labels" if data["image_size"] else "images and labels"  # resizing differs by machine
     assert stored["data"].startswith(f"{num_images} training images, {shape}, {of} ")
     values = config_flags.define({"": AblationConfig()}, has_run_dir=True)
     assert config_flags.parse(values, shlex.split(stored["command"])[2:]) == []
