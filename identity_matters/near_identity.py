@@ -21,7 +21,7 @@ from keras import layers, ops
 
 from identity_matters.convolution_norm import conv_norm
 from identity_matters.convolutions import forward_flops
-from identity_matters.errors import note
+from identity_matters.errors import UserError, note
 from identity_matters.fields import require
 from identity_matters.optimization import is_among_highest
 from identity_matters.runs.tables import read_rows, write_metrics
@@ -123,10 +123,13 @@ def _operations(tensor: keras.KerasTensor, start: keras.KerasTensor) -> set:
     operations = set()
     to_do = [tensor]
     while to_do:
-        operation, node, _ = (here := to_do.pop())._keras_history
-        if here is not start and operation not in operations:
-            chain = f"the network is no chain of residual blocks: {operation.name} is also read beyond the next block"
-            require(not isinstance(operation, layers.InputLayer), chain)
+        output = to_do.pop()
+        operation, node, _ = output._keras_history
+        if output is not start and operation not in operations:
+            if isinstance(operation, layers.InputLayer):
+                raise UserError(
+                    f"the network is no chain of residual blocks: {operation.name} is also read beyond the next block"
+                )
             operations.add(operation)
             to_do += operation._inbound_nodes[node].input_tensors
     return operations
@@ -320,7 +323,8 @@ def errors_without(
     blocks = split(network)
     positions = {block.name: i for i, block in enumerate(blocks)}
     num_wrong = np.zeros(1 + len(names))
-    for batch, truth in zip(batches := _batches(images), _batches(labels)):
+    batches = _batches(images)
+    for batch, truth in zip(batches, _batches(labels)):
         streams = [batch]  # what each block takes, kept: what comes before a block does not change
         for count in range(len(num_wrong)):
             first = positions[names[count - 1]] if count else 0

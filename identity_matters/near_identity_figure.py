@@ -29,7 +29,8 @@ def blocks_figure(networks: list[tuple[str, list[dict], list[dict]]]) -> Figure:
         _left(left, removed)
         for axes in (ratios, hidden, errors):
             _mark_stages(axes, rows, named=axes is ratios)
-        errors.set_xticks(numbered := np.arange(0, len(rows), 1 + len(rows) // 10), labels=map(str, 1 + numbered))
+        numbered = np.arange(0, len(rows), 1 + len(rows) // 10)
+        errors.set_xticks(numbered, labels=map(str, 1 + numbered))
         errors.set(xlabel="residual block")
         left.set(xlabel="blocks left out,\nthe smallest branch first")
     grid[0, 0].set(ylim=(None, grid[0, 0].get_ylim()[1] * 100))  # room for the stages' names

@@ -33,8 +33,10 @@ def join() -> Workers:
     addresses, rank = worker_addresses(os.environ.get("TF_CONFIG", ""))
     if backend != "tensorflow" and len(addresses) > 1:
         raise UserError(f"several workers need KERAS_BACKEND=tensorflow, got {backend}")
-    if backend == "jax" and len(devices := keras.distribution.list_devices()) > 1:
-        return Workers(distribution=keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False))
+    if backend == "jax":
+        devices = keras.distribution.list_devices()
+        if len(devices) > 1:
+            return Workers(distribution=keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False))
     if backend != "tensorflow":
         return Workers()
     import tensorflow as tf

@@ -9,7 +9,7 @@ import keras
 
 from identity_matters.config import TrainConfig
 from identity_matters.distributed.workers import Workers
-from identity_matters.errors import Diverged, EvaluationFailed
+from identity_matters.errors import Diverged, EvaluationFailed, UserError
 from identity_matters.fields import names_with, require
 from identity_matters.runs.checkpoint import list_checkpoints
 from identity_matters.runs.config_json import DATA_PATHS
@@ -96,8 +96,12 @@ def _require_agreement(contents: dict, differing: list[str], workers: Workers) -
 
 def _require_checkpoints(directory: RunDirectory, checkpoint_every: int) -> None:
     """Raises UserError where a run has lost its checkpoints: to begin again would overwrite what is left of it."""
-    if os.path.exists(metrics := directory.file("metrics.csv")) and not list_checkpoints(directory.file("checkpoints")):
-        step = max(row["step"] for row in read_metrics(metrics))
-        advice = "so that nothing can be added; bring them back, or choose another run_dir"
-        is_new = directory.status != "done" and step < checkpoint_every
-        require(is_new, f"{directory.path} holds a run of {step} steps without its checkpoints, {advice}")
+    metrics = directory.file("metrics.csv")
+    if not os.path.exists(metrics) or list_checkpoints(directory.file("checkpoints")):
+        return
+    step = max(row["step"] for row in read_metrics(metrics))
+    if directory.status == "done" or step >= checkpoint_every:
+        raise UserError(
+            f"{directory.path} holds a run of {step} steps without its checkpoints, so that nothing can be added; "
+            "bring them back, or choose another run_dir"
+        )

@@ -23,7 +23,6 @@ import numpy as np
 from identity_matters.config import TrainConfig
 from identity_matters.data.batches import Batches, as_dataset
 from identity_matters.errors import UserError, WorkerLost, explaining
-from identity_matters.fields import require
 from identity_matters.optimization import compile_model
 from identity_matters.runs.signals import StopRequest
 
@@ -64,9 +63,11 @@ class Workers:
 
     def rows(self, batch_size: int) -> slice:
         """Returns this process's rows of every batch; raises UserError where all devices together do not divide it."""
-        devices = f"{self.num_replicas} on {self.num_processes} worker(s)"
-        message = f"batch_size must be a multiple of the number of devices, {devices}, got {batch_size}"
-        require(batch_size % self.num_replicas == 0, message)
+        if batch_size % self.num_replicas:
+            raise UserError(
+                f"batch_size must be a multiple of the number of devices, {self.num_replicas} on {self.num_processes} "
+                f"worker(s), got {batch_size}"
+            )
         share = batch_size // self.num_processes
         return slice(self.rank * share, (self.rank + 1) * share)
 

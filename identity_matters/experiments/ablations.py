@@ -140,7 +140,10 @@ def _run_all(plans: list[_Plan], run: RunDirectory, table: JobTable) -> None:
     rates = {}
     for variant, searches, _ in plans:
         errors = {config.learning_rate: error_of(variant, config) for config in searches}
-        while searches and len(errors) < len(searches) + EXTENSIONS and (rate := _rate_beyond(errors)):
+        while searches and len(errors) < len(searches) + EXTENSIONS:
+            rate = _rate_beyond(errors)
+            if not rate:
+                break
             total += 1
             errors[rate] = error_of(variant, dataclasses.replace(searches[0], learning_rate=rate))
         rates[variant.name] = min(sorted(errors), key=errors.__getitem__, default=variant.rates[0])

@@ -55,7 +55,8 @@ def ablation_figure(rows: list[dict], title: str = "") -> Figure:
     for text, name in zip(panels[0].get_yticklabels(), names):
         text.set_fontweight("bold" if name == compared else "normal")
     panels[0].set_ylim(max(len(names), 1) - 0.5, -0.5)  # of those without a dot too
-    if len(optimizers := {_optimizer(name) for name in names}) > 1:
+    optimizers = {_optimizer(name) for name in names}
+    if len(optimizers) > 1:
         handles = [Line2D([], [], color=_COLOURS[name], marker="o", label=name) for name in sorted(optimizers)]
         figure.legend(handles=handles, loc="outside lower right", ncols=2)
     figure.suptitle(title, parse_math=False)

@@ -22,7 +22,7 @@ import time
 from typing import Any
 
 from identity_matters.errors import MAX_REPR, UserError, truncated_repr
-from identity_matters.fields import names_with, require
+from identity_matters.fields import names_with
 from identity_matters.runs.config_json import DATA_PATHS, flat, read_config_json, seen_from_start
 from identity_matters.runs.files import remove, write_text
 from identity_matters.runs.machine import machine
@@ -141,8 +141,10 @@ class RunDirectory:
 
     def _require_same(self, earlier: dict, config: dict, longer: tuple[str, ...]) -> None:
         """Raises UserError where a config.json is of another type of run, of another config, or of other data."""
-        types = f"launch.{earlier['kind']}, not of launch.{self._run_type}"
-        require(earlier["kind"] == self._run_type, f"{self.path} holds a run of {types}; choose another")
+        if earlier["kind"] != self._run_type:
+            raise UserError(
+                f"{self.path} holds a run of launch.{earlier['kind']}, not of launch.{self._run_type}; choose another"
+            )
         known = earlier.get("data_digest", "")
         # Data of the same digest may lie elsewhere now.
         moved = DATA_PATHS if self._data_digest and self._data_digest == known else ()
@@ -152,10 +154,13 @@ class RunDirectory:
             differing.append(
                 "train_steps can grow unless the schedule ends with it; then start another run, with --init_from this"
             )
-        require(not differing, f"{self.path} holds a run of another config (old, new): {'; '.join(differing)}")
-        what = f"{truncated_repr(known)}, now {self._data_digest!r}"
-        other = f"{self.path} holds a run on other data: {what}; give the data as they were, or choose another run_dir"
-        require(self._data_digest == known or not (known and self._data_digest), other)
+        if differing:
+            raise UserError(f"{self.path} holds a run of another config (old, new): {'; '.join(differing)}")
+        if known and self._data_digest and self._data_digest != known:
+            raise UserError(
+                f"{self.path} holds a run on other data: {truncated_repr(known)}, now {self._data_digest!r}; give the "
+                "data as they were, or choose another run_dir"
+            )
 
     def _same_places(self, earlier: dict, config: dict) -> tuple[str, ...]:
         """Returns the fields that name a path otherwise than an earlier command did, from another folder, say."""

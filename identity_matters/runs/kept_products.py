@@ -47,7 +47,8 @@ class KeptProducts:
             key = digest([name, np.asarray(vector)])
             result = self._read(key, np.shape(vector))
             if result is None:
-                self._write(key, result := np.ascontiguousarray(mvp_fn(vector)))
+                result = np.ascontiguousarray(mvp_fn(vector))
+                self._write(key, result)
             elif self._is_checked:
                 on_found()
             else:
@@ -86,7 +87,8 @@ class KeptProducts:
 
     def _write(self, key: str, product: np.ndarray) -> None:
         os.makedirs(self._path, exist_ok=True)
-        if not os.path.exists(problem := os.path.join(self._path, PROBLEM)):
+        problem = os.path.join(self._path, PROBLEM)
+        if not os.path.exists(problem):
             with replacing(problem) as temporary, open(temporary, "w", encoding="utf-8") as file:
                 json.dump(self._problem, file)
         self._files[key] = digest([product])
