@@ -98,7 +98,8 @@ def main(config: CheckConfig, run_dir: str | None = None) -> int:
 
 def _row(claim_id: str, config: CheckConfig, progress: object = None) -> list[dict]:
     """Returns the row of a claim: the result of its check, and the verdicts on the printed text."""
-    check, claim = claims.check(claim_id, config.seed, config.trials), claims.CLAIMS[claim_id]
+    check = claims.check(claim_id, config.seed, config.trials)
+    claim = claims.CLAIMS[claim_id]
     return [check._asdict() | {"verdict": check.verdict, "proof": claim.proof, "source": claim.source}]
 
 

@@ -107,7 +107,8 @@ class Spectra:
     """
 
     def __init__(self, config: SpectrumConfig, run_dir: str) -> None:
-        self._config, self._run_dir = config, run_dir
+        self._config = config
+        self._run_dir = run_dir
         self.weights = {"": config.at_step} | ({START: 0} if config.with_start else {})  # steps, by the tables' prefix
         self._run_config = trained_run.read_config(config, run_dir)
         self._images, self._labels, self.data = trained_run.first_examples(self._run_config, config.examples)
@@ -122,7 +123,8 @@ class Spectra:
 
         config = self._config
         for prefix, step in self.weights.items():
-            chosen, kept = dataclasses.replace(config, at_step=step), run.file(prefix + CHECKPOINT)
+            chosen = dataclasses.replace(config, at_step=step)
+            kept = run.file(prefix + CHECKPOINT)
             self._networks[prefix] = trained_run.load_model(self._run_config, chosen, kept)
             if not config.batch_moments and (names := without_averages(self._networks[prefix][0])):
                 raise UserError(f"{names[0]} has averaged no batches yet; add --batch_moments")
@@ -131,7 +133,8 @@ class Spectra:
 
     def jobs(self, prefix: str) -> dict[str, list[Job]]:
         """Returns the jobs of each table of some weights, by its name."""
-        config, of = self._config, " at the start" if prefix else ""
+        config = self._config
+        of = " at the start" if prefix else ""
         results = os.path.join(self._run_dir, prefix + RESULTS)
         accuracy = {name: getattr(config, name) for name in ("order", "num_vectors", "tolerance", "seed")}
         accuracy["path"] = os.path.join(self._run_dir, prefix + PRODUCTS)
@@ -165,7 +168,8 @@ class Spectra:
 
             from shortcut_study.curvature import Hessian
 
-            config, (model, checkpoint) = self._config, self._networks[prefix]
+            config = self._config
+            (model, checkpoint) = self._networks[prefix]
 
             def on_batch() -> None:
                 progress(0)  # the run begins after the first batch, not before: what is refused leaves none
@@ -188,7 +192,9 @@ class Spectra:
 
     def report(self, run: "RunDirectory", *tables: list[dict]) -> Report:
         """Describes the spectra, from the rows of all tables in their order; removes what an interruption needs."""
-        config, dim, rows = self._config, num_weights(self._networks[""][0]), list(tables)
+        config = self._config
+        dim = num_weights(self._networks[""][0])
+        rows = list(tables)
         size = len(tables) // len(self.weights)  # the same tables for each of the weights
         seconds = run.contents["seconds"]
         if seconds is None and "minutes" in run.contents:  # as runs of 0.2.0 have them

@@ -116,7 +116,8 @@ def removable(removed: list[dict]) -> str:
     """Returns a line: how many blocks can be removed before the error grows by MAX_RISE, from removed.csv."""
     limit = removed[0]["error"] + MAX_RISE
     row = [row for row in removed if all(other["error"] <= limit for other in removed[: row["num_removed"] + 1])][-1]
-    error, count = f"error {removed[0]['error']:.2%}", row["num_removed"]
+    error = f"error {removed[0]['error']:.2%}"
+    count = row["num_removed"]
     if count == 0:
         tried = [f"{row['error']:.2%} without the smallest branch, so none can be removed" for row in removed[1:2]]
         return "; ".join([error, *tried])

@@ -84,7 +84,8 @@ def main(config: PlotConfig, run_dir: str) -> None:
         compare = functools.partial(_comparison, [run_dir, *others], config)
         print("\n".join(save_figures(compare, run_dir, config.format, config.style)))
         return
-    record, kind = read_config_json(run_dir), _kind(run_dir)
+    record = read_config_json(run_dir)
+    kind = _kind(run_dir)
     draw = importlib.import_module(f"launch.{kind}").figures
     takes = inspect.signature(draw).parameters
     require("levels" in takes or not config.level, f"level is for training runs; {run_dir} is a run of launch.{kind}")

@@ -82,7 +82,9 @@ def read_config(chosen: SavedRun, run_dir: str = "") -> TrainConfig:
       UserError: there is no such run or network, it is not finished, both are given, its data have changed, or run_dir
         lies among its images.
     """
-    saved_run, pretrained, at_step = chosen.saved_run, chosen.pretrained, chosen.at_step
+    saved_run = chosen.saved_run
+    pretrained = chosen.pretrained
+    at_step = chosen.at_step
     data_dir, npz = chosen.data_dir, chosen.npz
     require(not (saved_run and pretrained), "--saved_run and --pretrained are both given; give one of them")
     if pretrained and at_step > 0:

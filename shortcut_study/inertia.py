@@ -188,14 +188,16 @@ def spectrum_by_counting(
         # Where the Hessian is 0, as it is at zero for n ≥ 3. A shift this small would merge units of other weights.
         if not weights.any() and num_smaller(np.finfo(np.float64).tiny) == total:
             return _ZERO_SPECTRUM
-        known, high = {0.0: 0}, 1.0  # sizes, and how many are smaller
+        known = {0.0: 0}
+        high = 1.0  # sizes, and how many are smaller
         while known.setdefault(high, num_smaller(high)) < total:
             high *= 2
         max_abs = _ordered(num_smaller, total - 1, known, tolerance)
         if max_abs < np.finfo(np.float64).tiny:  # as of zero inputs
             return _ZERO_SPECTRUM
         floor = SMALLEST * max_abs
-        negative, up_to_zero = count(-floor), count(floor)
+        negative = count(-floor)
+        up_to_zero = count(floor)
         known[floor] = vanishing = up_to_zero - negative
         place = 0.1 * (total - 1)
         below = int(place)
@@ -215,7 +217,8 @@ class Counter:
     """
 
     def __init__(self, stages: list[Stage], end: np.ndarray) -> None:
-        self._merged, self._end = [stages], end  # units by ones, twos, fours, …
+        self._merged = [stages]
+        self._end = end  # units by ones, twos, fours, …
         self._lock = threading.Lock()  # of the list: two shifts are counted at once
 
     def __call__(self, shift: float) -> int:
@@ -236,7 +239,10 @@ def eigenvalues_below(stages: list[Stage], end: np.ndarray, shift: float) -> tup
 
     The growth is 1 for a single stage, which is the matrix itself. Stages and end are as from `stages_of_units`.
     """
-    value, count, growth, scale = end, 0, 1.0, np.abs(end).max() or 1.0
+    value = end
+    count = 0
+    growth = 1.0
+    scale = np.abs(end).max() or 1.0
     for stage in reversed(stages):
         backed = times_controls(stage, value)  # GᵀV
         pivot = stage.Q + times_controls(stage, backed.T)

@@ -24,7 +24,8 @@ def ldl(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
     """
     n = len(matrix)
     factor = np.array(matrix.T, np.float64, order="F")  # of a matrix of C's order a plain copy
-    interchanges, work = np.empty(n, np.int32), np.empty(n * _BLOCK)
+    interchanges = np.empty(n, np.int32)
+    work = np.empty(n * _BLOCK)
     status = ctypes.c_int()
     _dsytrf(*_pointers(_LOWER, n, factor, n, interchanges, work, work.size, status))
     return factor, interchanges, status.value
@@ -51,9 +52,11 @@ def _pointers(*arguments: "int | np.ndarray | ctypes._SimpleCData") -> list:
 def _routine(name: str, num_arguments: int) -> "ctypes._CFuncPtr":
     capsule = cython_lapack.__pyx_capi__[name]
     signature = ctypes.pythonapi.PyCapsule_GetName
-    signature.restype, signature.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    signature.restype = ctypes.c_char_p
+    signature.argtypes = [ctypes.py_object]
     address = ctypes.pythonapi.PyCapsule_GetPointer
-    address.restype, address.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    address.restype = ctypes.c_void_p
+    address.argtypes = [ctypes.py_object, ctypes.c_char_p]
     function_type = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * num_arguments)
     return function_type(address(capsule, signature(capsule)))
 

@@ -34,7 +34,8 @@ def check_model(model: keras.Model, dtype: str | None = None) -> None:
 
 def check_memory_to_build(num_weights: int, dtype: str) -> None:
     """Raises ValueError if the checks and the first product of a Hessian do not fit into the memory that is free."""
-    needed, free = NUM_VECTORS * np.dtype(dtype).itemsize * num_weights, available_memory()
+    needed = NUM_VECTORS * np.dtype(dtype).itemsize * num_weights
+    free = available_memory()
     require(
         needed <= free,
         f"a Hessian in {num_weights:,} weights needs {needed / 1e9:.1f} GB to check and compute its first product, and "
@@ -103,5 +104,7 @@ def _check_labels(y: list[np.ndarray], loss: Any, is_default: bool, model: keras
     name = loss if isinstance(loss, str) else getattr(loss, "name", None) or getattr(loss, "__name__", "")
     counted = y[0][y[0] != getattr(loss, "ignore_class", None)]
     if "sparse_categorical" in name and shape and shape[-1] and counted.size:
-        low, high, most = counted.min(), counted.max(), shape[-1] - 1
+        low = counted.min()
+        high = counted.max()
+        most = shape[-1] - 1
         require(0 <= low <= high <= most, f"labels must lie in 0–{most}, the model's outputs, got {low}–{high}")

@@ -276,7 +276,8 @@ def _curvature_of_loss(exact: Backend, point: np.ndarray, v: np.ndarray, u: np.n
 
     def curved(w: Any, others: list, batch: tuple, scales: Any, along: Any) -> list:
         flat, like = exact.outputs(w, others, batch)
-        parts, start = [], 0
+        parts = []
+        start = 0
         for z in flat:
             parts.append(keras.ops.reshape(along[start : start + math.prod(z.shape)], z.shape))
             start += math.prod(z.shape)

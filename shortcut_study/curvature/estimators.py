@@ -115,7 +115,9 @@ def xdiag(mvp_fn: Callable, dim: int, num_products: int, seed: int = 0, dtype: t
     small = Small(r, w, of_q @ q.T, along, dim)
     estimates, differences = _estimates(small, _diagonal_sum)
     # For the variance of each entry a pair of neighbours, in a circle, stands for all pairs.
-    left_out, after, before = _left_out(r), np.zeros((k, k)), np.zeros((k, k))
+    left_out = _left_out(r)
+    after = np.zeros((k, k))
+    before = np.zeros((k, k))
     for i, others, pairs in _pairs(r):
         after[:, i], before[:, i] = (pairs[:, others.index((i + step) % k)] for step in (1, -1))
     diagonal, variance = np.empty(dim), np.empty(dim)
@@ -129,7 +131,8 @@ def xdiag(mvp_fn: Callable, dim: int, num_products: int, seed: int = 0, dtype: t
         removed, with_next, with_last = (vector * (image - sign) for vector, image, sign in (u, next_u, last_u))
         of_part = np.sum(q_part * of_q_part, 0) - removed  # dᵢ, and by next and last its change without a neighbour
         mixed = (with_next + np.roll(with_last, -1, axis=0)) / 2
-        diagonal[part], variance[part] = of_part.mean(0), of_part.var(0, ddof=1) / k + np.mean(mixed**2, 0)
+        diagonal[part] = of_part.mean(0)
+        variance[part] = of_part.var(0, ddof=1) / k + np.mean(mixed**2, 0)
     error = confidence(k) * np.sqrt(_variance(estimates, differences))
     return Diagonal(float(diagonal.sum()), float(error), diagonal, confidence(k) * np.sqrt(variance), 2 * k)
 
@@ -166,7 +169,9 @@ def _gaussians(dim: int, count: int, seed: int, dtype: type) -> Iterator[np.ndar
 
 def _mean(estimates: Iterable[np.ndarray], dim: int, tolerance: float = 0.0) -> Diagonal:
     """Returns the mean of estimates [dim] of a diagonal, ended by a tolerance of the trace."""
-    mean, squares, traces = np.zeros(dim), np.zeros(dim), []  # Welford's recurrence
+    mean = np.zeros(dim)  # mean and squares follow Welford's recurrence
+    squares = np.zeros(dim)
+    traces = []
     for count, estimate in enumerate(estimates, 1):
         traces.append(estimate.sum(dtype=np.float64))
         change = estimate - mean
@@ -223,7 +228,8 @@ class Small(NamedTuple):
 
 def _range(mvp_fn: Callable, vectors: Callable, k: int) -> tuple[np.ndarray, ...]:
     """Returns Qᵀ [k, dim] of HΩ, in whose memory HΩ was; R, ωᵢᵀHωᵢ [k] and QᵀΩ, float64. `vectors` yields Ω anew."""
-    images, along = None, np.zeros(k)
+    images = None
+    along = np.zeros(k)
     for i, omega in enumerate(vectors()):
         if images is None:
             images = np.empty((k, len(omega)), omega.dtype)
@@ -237,7 +243,9 @@ def _range(mvp_fn: Callable, vectors: Callable, k: int) -> tuple[np.ndarray, ...
 def _estimates(small: Small, estimate: Callable) -> tuple[np.ndarray, np.ndarray]:
     """Returns the estimates [k], and how much each changes without another vector [k, k], 0 on the diagonal."""
     k = len(small.r)
-    estimates, differences, left_out = np.zeros(k), np.zeros((k, k)), _left_out(small.r)
+    estimates = np.zeros(k)
+    differences = np.zeros((k, k))
+    left_out = _left_out(small.r)
     for i, others, pairs in _pairs(small.r):
         alone = left_out[:, [i]]
         estimates[i] = estimate(small, i, alone)[0]
@@ -288,7 +296,8 @@ def _pairs(r: np.ndarray) -> Iterator[tuple[int, list[int], np.ndarray]]:
 def _left_out(r: np.ndarray) -> np.ndarray:
     """Returns for each column of R [k, k] a unit vector that is orthogonal to all others, in columns."""
     r = r / (np.abs(np.diag(r)).max() or 1.0)
-    diagonal, least = np.diag(r), np.finfo(np.float64).eps
+    diagonal = np.diag(r)
+    least = np.finfo(np.float64).eps
     # Of a matrix of lower rank any such vector will do.
     np.fill_diagonal(r, np.where(np.abs(diagonal) < least, least, diagonal))
     s = scipy.linalg.solve_triangular(r, np.eye(len(r)), trans="T")

@@ -205,7 +205,8 @@ def _batches(x: Any) -> Iterator[tuple]:
     """Yields tuples (x, y) or (x, y, sample_weight) of arrays, until they fill half of the memory; a bar shows."""
     fits = not hasattr(x, "shape") and is_batched(x)
     require(fits, f"need y, or batches of pairs (x, y) as x; got a {type(x).__name__} without y")
-    size, most = 0, physical_memory() // 2
+    size = 0
+    most = physical_memory() // 2
     as_part: Callable = functools.partial(_arrays, count=None)
     batches = read_batches("x", x, as_part=as_part, with_weights=True)
     for arrays in tqdm(batches, unit=" batches", desc="reading x", disable=None, delay=1):

@@ -95,7 +95,8 @@ class Backend(backend.Backend):
         if size < self._batch_size and self._batch_size % size == 0:  # XLA would compile anew for another shape
             repeats = self._batch_size // size
             repeated = keras.tree.map_structure(lambda array: np.concatenate([np.asarray(array)] * repeats), data)
-            data, scales = self.on_device(repeated), scales / repeats
+            data = self.on_device(repeated)
+            scales = scales / repeats
         parts = [vectors[start : start + AT_ONCE] for start in range(0, len(vectors), AT_ONCE)]
         return jax.numpy.concatenate([self.product(w, others, part, data, scales) for part in parts])
 

@@ -86,9 +86,11 @@ def lanczos(
     require_counts(1, order=order)
     require(order <= most, f"order must lie in 1–{most}, the dimension, got {order}")
     basis = np.empty((order, dim), dtype) if out is None else out[:order]
-    random, epsilon = np.random.default_rng(seed), np.finfo(dtype).eps
+    random = np.random.default_rng(seed)
+    epsilon = np.finfo(dtype).eps
     diagonal, off_diagonal = np.zeros(order), np.zeros(order)
-    norm, asymmetry = vector_norm(vector := _random_vector(random, outside)), 0.0
+    norm = vector_norm(vector := _random_vector(random, outside))
+    asymmetry = 0.0
     for step in range(order):
         k = step + 1
         np.divide(vector, basis.dtype.type(norm), out=basis[step])  # in its memory, as a copy of many weights is slow
@@ -97,7 +99,8 @@ def lanczos(
         vector = np.array(product, dtype)
         coefficients = _orthogonalize(vector, outside, basis[:k])
         norm = vector_norm(vector)
-        diagonal[step], off_diagonal[step] = coefficients[-1], norm
+        diagonal[step] = coefficients[-1]
+        off_diagonal[step] = norm
         scale = max(scale, abs(diagonal[step]), norm)
         coefficients[-2:-1] -= off_diagonal[step - 1 : step]
         asymmetry = max(asymmetry, np.abs(coefficients[:-1]).max(initial=0))

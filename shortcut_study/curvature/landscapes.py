@@ -23,7 +23,8 @@ from shortcut_study.curvature.lanczos import Ritz, lanczos, ritz
 from shortcut_study.curvature.watched import Watched
 from shortcut_study.figures.spectrum import landscape_figure
 
-ORDER, TOLERANCE = 60, 1e-3  # of the iteration that finds two eigenvalues: most steps, and their largest error
+ORDER = 60  # most steps of the iteration that finds two eigenvalues
+TOLERANCE = 1e-3  # their largest relative error
 
 
 class Landscape(NamedTuple):
@@ -68,7 +69,8 @@ def losses_around(h: Any, watched: Watched, directions: Any, span: float, points
     slopes = chosen @ h.gradient_at().astype(np.float64)
     product = watched.product()
     curvatures = chosen @ np.stack([product(direction.astype(h.dtype)) for direction in chosen]).astype(np.float64).T
-    positions, of = np.linspace(-span, span, points), digest([chosen])
+    positions = np.linspace(-span, span, points)
+    of = digest([chosen])
 
     def row(start: np.ndarray) -> Callable:
         return lambda along: np.array([h.loss_at(start + b * chosen[-1]) for b in along])
@@ -86,14 +88,16 @@ def losses_around(h: Any, watched: Watched, directions: Any, span: float, points
 def _directions(h: Any, watched: Watched, directions: Any, seed: int) -> tuple[np.ndarray, tuple[str, ...]]:
     """Returns one or two directions [k, dim], float64, and what they are."""
     if isinstance(directions, str):
-        fits, what = directions in ("random", "eigenvectors"), 'directions must be "random", "eigenvectors"'
+        fits = directions in ("random", "eigenvectors")
+        what = 'directions must be "random", "eigenvectors"'
         require(fits, f"{what}, or one or two vectors, got {directions!r}")
         if directions == "eigenvectors":
             return _eigenvectors(h, watched, seed)
         random = np.random.default_rng(seed)
         chosen = np.stack([h.part(random_direction(h.model.trainable_variables, random)) for _ in range(2)])
         return chosen, ("first random direction", "second random direction")
-    chosen, dim = np.atleast_2d(np.asarray(directions, np.float64)), h.shape[0]
+    chosen = np.atleast_2d(np.asarray(directions, np.float64))
+    dim = h.shape[0]
     fits = chosen.shape in ((1, dim), (2, dim)) and np.isfinite(chosen).all()
     require(fits, f"directions must be one or two finite vectors [{dim}], got shape {chosen.shape}")
     return chosen, ("first direction", "second direction")[: len(chosen)]
@@ -104,7 +108,8 @@ def random_direction(variables: Sequence[keras.Variable], random: np.random.Gene
     parts = []
     for variable in variables:
         weights = np.asarray(keras.ops.convert_to_numpy(variable), np.float64)
-        noise, axes = random.standard_normal(weights.shape), tuple(range(weights.ndim - 1))
+        noise = random.standard_normal(weights.shape)
+        axes = tuple(range(weights.ndim - 1))
         lengths = [np.sqrt(np.sum(of**2, axes)) for of in (weights, noise)] if axes else [0.0, 1.0]
         parts.append((noise * lengths[0] / lengths[1]).ravel())
     return np.concatenate(parts)

@@ -74,7 +74,8 @@ class BatchLoss:
             with keras.StatelessScope(collect_losses=True):
                 return objective.by_keras(x, y, objective.outputs(x), *sample_weight)
 
-        self._parts, self._by_keras = parts, by_keras
+        self._parts = parts
+        self._by_keras = by_keras
 
     def parts(self, batch: tuple, w: Any = None) -> tuple[np.ndarray, np.ndarray]:
         """Returns the total [outputs] and the count [outputs] of a batch on the device, at the weights or at w."""

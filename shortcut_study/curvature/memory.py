@@ -14,7 +14,8 @@ SHARE_OF_BASIS = 0.5  # of the available memory: a larger basis is mapped to a f
 
 def check_memory(argument: str, count: int, dim: int, dtype: type, spare: int, share: float = 1.0) -> None:
     """Raises ValueError unless `spare` vectors [dim] and that share of `count` of them fit into the memory."""
-    size, free = np.dtype(dtype).itemsize * dim, available_memory()
+    size = np.dtype(dtype).itemsize * dim
+    free = available_memory()
     needed = size * (share * min(count, dim) + spare)
     most = int((free / size - spare) / share)
     advice = f"choose at most {most}" if most > 0 else "which not even one leaves room for"
@@ -29,7 +30,8 @@ def basis(order: int, dim: int, dtype: np.dtype, spare: int, folder: str | os.Pa
     its start on, so that it is gone with the array, however the process ends.
     """
     check_memory("order", 0, dim, dtype, spare)
-    size, free = dtype.itemsize * dim, available_memory()
+    size = dtype.itemsize * dim
+    free = available_memory()
     if size * order <= SHARE_OF_BASIS * free:
         return np.empty((order, dim), dtype)
     folder = os.path.abspath(folder or tempfile.gettempdir())

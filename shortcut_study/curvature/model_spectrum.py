@@ -89,7 +89,8 @@ def parts(model: keras.Model, groups: Groups = "layer") -> dict[str, np.ndarray]
     for weight in model.weights:
         layer = weight.path.rsplit("/", 1)[0].removeprefix(f"{model.name}/")
         residual = RESIDUAL_BLOCK.match(layer) if groups == "block" else None
-        name, owner = residual.group() if residual else layer, owners.get(id(weight))
+        name = residual.group() if residual else layer
+        owner = owners.get(id(weight))
         namesakes = by_name.setdefault(layer, [])
         if owner not in namesakes:
             namesakes.append(owner)

@@ -97,7 +97,9 @@ class Objective(NamedTuple):
 
     def _sum(self, loss: keras.losses.Loss, labels: Any, outputs: Any, factor: Any, weight: Any) -> Sum:
         """Returns the loss of an output: Loss.__call__ in the objective's type, without its division."""
-        mask, y, z = get_keras_mask(outputs), ops.cast(labels, self.dtype), ops.cast(outputs, self.dtype)
+        mask = get_keras_mask(outputs)
+        y = ops.cast(labels, self.dtype)
+        z = ops.cast(outputs, self.dtype)
         policy = keras.dtype_policies.DTypePolicy(self.dtype)
         try:
             values = _changed(loss, _dtype_policy=policy, _dtype=self.dtype).call(y, z)
@@ -108,7 +110,8 @@ class Objective(NamedTuple):
         require(len(values.shape) > 0, f"{one}, without a mean over them; it gave one number")
         require(values.shape[0] in (None, z.shape[0]), f"{one}, it gave {values.shape} for {z.shape}")
         masks = [ops.cast(of, self.dtype) for of in (mask, get_keras_mask(values)) if of is not None]
-        values, counted = ops.cast(values, self.dtype), math.prod(masks)
+        values = ops.cast(values, self.dtype)
+        counted = math.prod(masks)
         count = ops.cast(ops.size(values), self.dtype)
         if masks:
             count = count * ops.mean(counted)

@@ -158,7 +158,8 @@ class Hessian:
 
     def __matmul__(self, v: Any) -> np.ndarray:
         """Returns Hv [dim] for v [dim], or HV [dim, k] for V [dim, k] in one pass over the examples; NumPy."""
-        v, dim = np.asarray(v), self.shape[0]
+        v = np.asarray(v)
+        dim = self.shape[0]
         fits = v.ndim in (1, 2) and len(v) == dim and v.size > 0
         require(fits, f"the vector must have shape ({dim},), or ({dim}, k) for k of them, got {v.shape}")
         vectors = np.zeros((math.prod(v.shape[1:]), self.num_weights), self.dtype)

@@ -22,7 +22,8 @@ EXPERIMENTS = (("convolutional", "relu"),)
 CAPTION = "Convolutions, not in the paper: condition number and largest eigenvalue by depth"
 READS = SIZE = ("conv_depths", "conv_runs")
 NUM_IMAGES = 50
-PIXELS, WIDTH = 4, 2  # a side, that the stem of a network leaves, and channels
+PIXELS = 4  # a side, after the stem of a network
+WIDTH = 2  # channels
 # Batch normalisation makes the scale of the kernels irrelevant to the function, and small kernels to the condition
 # number.
 INITIALIZATIONS = {0: ("small", "standard"), 1: ("small",)}
@@ -61,7 +62,8 @@ def _spectra(data: StudyData, depth: int, shortcut_depth: int, batch_norm: int, 
         from shortcut_study.convolutional import initial_spectra
 
         chosen = np.random.default_rng(0).permutation(len(data.images))[:NUM_IMAGES]
-        images, num_classes = np.asarray(standardize(data.images[chosen])), data.y.shape[1]
+        images = np.asarray(standardize(data.images[chosen]))
+        num_classes = data.y.shape[1]
         settings = [(initialisation, seed) for initialisation in INITIALIZATIONS[batch_norm] for seed in seeds]
         models = (
             all_conv_resnet(_model_config(images.shape[1:], num_classes, depth, shortcut_depth, batch_norm, kind), seed)

@@ -178,7 +178,8 @@ def _ends_near(compared: Comparison | None, lost: str) -> Finding:
     logs = lowest[np.isfinite(lowest)]
     if not len(logs):
         return Finding("6", claim, None, NOTHING_SHARED + lost, 0)
-    distance, limit = abs(logs.mean()), np.log10(SAME)
+    distance = abs(logs.mean())
+    limit = np.log10(SAME)
     beyond = p_value(np.sign(logs.mean()) * logs - limit)
     low, ratio, high = 10 ** np.array([logs.min(), logs.mean(), logs.max()])
     numbers = f"ratio {ratio:.3g} ({low:.2g} – {high:.3g}) at {10 ** compared.grid[0]:.3g}, the lowest common loss"

@@ -7,7 +7,8 @@ from matplotlib.figure import Figure
 from shortcut_study.curvature.quadrature import Density, Quadrature, extreme_eigenvalues
 
 NUM_MARKED = 3  # eigenvalues at either end
-NUM_LEVELS, WIDE = 12, 30  # of contours; on a logarithmic scale where the largest loss is so many times the least
+NUM_LEVELS = 12  # of contours
+WIDE = 30  # ratio of the largest to the least loss from which on the contours have a logarithmic scale
 _COLUMNS = ("eigenvalue", "weight", "error_bound")
 _ENDS = {"largest": ("C3", "v"), "smallest": ("C2", "D")}  # colours and markers
 
@@ -72,7 +73,8 @@ def spectrum_figure(rows: list[dict], density: list[dict], title: str = "") -> F
 
 def parts_figure(rows: list[dict]) -> Figure:
     """Draws the extreme eigenvalues and the trace of rows as `per_layer` makes them, with their errors."""
-    names, at = [row["part"].replace("_", " ") for row in rows], np.arange(len(rows))
+    names = [row["part"].replace("_", " ") for row in rows]
+    at = np.arange(len(rows))
     column = {name: np.array([float(row[name]) for row in rows]) for name in rows[0] if name != "part"}
     figure = Figure(figsize=(8, max(2.5, 1 + 0.22 * len(rows))), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
@@ -97,7 +99,9 @@ def landscape_figure(
 ) -> Figure:
     """Draws losses [p] or [p, p] at positions [p] along one or two named directions, dashed their quadratic model."""
     figure = Figure(figsize=(5.5, 4.5), layout="constrained")
-    axes, low, high = figure.add_subplot(), float(losses.min()), float(losses.max())
+    axes = figure.add_subplot()
+    low = float(losses.min())
+    high = float(losses.max())
     if losses.ndim == 1:
         axes.plot(positions, losses, color="C0", label="loss")
         axes.plot(positions, quadratic, "--", color="0.5", label="quadratic model")

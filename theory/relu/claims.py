@@ -154,7 +154,8 @@ def chain(rng: np.random.Generator, trials: int) -> Pairs:
 
     A critical point of (W, V) may lie above the best by the order of its gradient's square.
     """
-    bad, above = [], linear_output.CRITICAL**2
+    bad = []
+    above = linear_output.CRITICAL**2
     for layers, width in ((1, 2), (2, 1)):
         setting = search.Setting(2, layers, width, 60, 0.5)
         rows = linear_output.compare(setting, max(8, trials // 5), int(rng.integers(2**31)))
@@ -179,7 +180,8 @@ def ball(rng: np.random.Generator, trials: int) -> Pairs:
     for trial in range(trials):
         depth, width, d = (int(size) for size in rng.integers(1, 5, 3))
         radius = rng.uniform(0.05, 0.95)
-        setting, x = search.Setting(d, depth, width, 200, radius), rng.standard_normal((1, 200, d))
+        setting = search.Setting(d, depth, width, 200, radius)
+        x = rng.standard_normal((1, 200, d))
         student, teacher = search.draw_weights(rng, 2, setting)[:, None]
         if trial % 5 == 0:  # one input; each block of the teacher multiplies h by 1 + τ², of the student by 1 − τ²
             x = np.full((1, 1, 1), 2.0)
@@ -238,8 +240,10 @@ def regrouped(rng: np.random.Generator, trials: int) -> Pairs:
 
 def one_block_minimum(seed: int = 44) -> list[float]:
     """Returns f/f(0) at a bad local minimum of one block of 4 units in the population, for τ = 0.5 and 0.05."""
-    rng, setting = np.random.default_rng(seed), search.Setting(2, 1, 4, 100, 0.5)
-    teacher, start = search.draw_weights(rng, 1, setting, 0.5), search.draw_weights(rng, 1, setting)
+    rng = np.random.default_rng(seed)
+    setting = search.Setting(2, 1, 4, 100, 0.5)
+    teacher = search.draw_weights(rng, 1, setting, 0.5)
+    start = search.draw_weights(rng, 1, setting)
     end = search.find_critical_points(networks.Population(teacher), start, "risk", 60)
     shares = []
     for scale in (1, 0.1):
@@ -276,7 +280,8 @@ def functional(rng: np.random.Generator, trials: int) -> Pairs:
     for trial in range(trials):
         unit = ("tanh", "logistic")[trial % 2]
         depth, width, d = (int(size) for size in rng.integers(1, 4, 3))
-        w, x = rng.standard_normal((depth, 2, width, d)), rng.standard_normal((4, d))
+        w = rng.standard_normal((depth, 2, width, d))
+        x = rng.standard_normal((4, d))
         epsilon = rng.uniform(0.02, 0.95)
         w *= np.sqrt(epsilon / smooth_units.UNITS[unit].steepest) / np.linalg.norm(w, 2, axis=(-2, -1), keepdims=True)
         y = rng.standard_normal((4, d))
@@ -331,8 +336,10 @@ def parameters(rng: np.random.Generator, trials: int) -> Pairs:
         require(slope >= 4 * slopes.risk * (1 - ROUNDING), "the functional gradient is 0 there too")
         share = slopes.risk / start.risk
     for trial in range(max(2, trials // 5)):
-        unit, d = ("tanh", "logistic")[trial % 2], int(rng.integers(1, 4))
-        teacher, x = rng.uniform(0.01, 0.5) * rng.standard_normal((1, 2, 1, d)), rng.standard_normal((8, d))
+        unit = ("tanh", "logistic")[trial % 2]
+        d = int(rng.integers(1, 4))
+        teacher = rng.uniform(0.01, 0.5) * rng.standard_normal((1, 2, 1, d))
+        x = rng.standard_normal((8, d))
         # Two units v(σ(u·h) − σ(−u·h)): odd, so that on x and −x logistic units of weight 0 have no slope either.
         teacher = np.concatenate([teacher, -teacher], axis=2)
         x = np.concatenate([x, -x])
