@@ -140,13 +140,15 @@ def _report(experiment: Experiment, directory: RunDirectory | None) -> Report:
         for name, job in named:
             table = tables[name]
             before = bar.n
-            if not (rows := table.find(job)):
+            rows = table.find(job)
+            if not rows:
                 bar.set_description(job.label)
                 rows = table.run(job, advance)
                 has_computed = True
             bar.update(before + 1 - bar.n)
             with _naming_tables(directory, {name}.intersection(read)):
-                if name in experiment.tables and (line := experiment.line(job, rows)):
+                line = experiment.line(job, rows) if name in experiment.tables else ""
+                if line:
                     tqdm.write(line)
         bar.set_description("figures, results")
         if directory:

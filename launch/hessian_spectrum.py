@@ -126,7 +126,8 @@ class Spectra:
             chosen = dataclasses.replace(config, at_step=step)
             kept = run.file(prefix + CHECKPOINT)
             self._networks[prefix] = trained_run.load_model(self._run_config, chosen, kept)
-            if not config.batch_moments and (names := without_averages(self._networks[prefix][0])):
+            names = [] if config.batch_moments else without_averages(self._networks[prefix][0])
+            if names:
                 raise UserError(f"{names[0]} has averaged no batches yet; add --batch_moments")
         self.details[trained_run.DIGEST] = trained_run.weights_digest(self._networks[""][0])
         trained_run.require_same_weights(run, self.details[trained_run.DIGEST], config.saved_run)
@@ -134,7 +135,7 @@ class Spectra:
     def jobs(self, prefix: str) -> dict[str, list[Job]]:
         """Returns the jobs of each table of some weights, by its name."""
         config = self._config
-        of = " at the start" if prefix else ""
+        suffix = " at the start" if prefix else ""
         results = os.path.join(self._run_dir, prefix + RESULTS)
         accuracy = {name: getattr(config, name) for name in ("order", "num_vectors", "tolerance", "seed")}
         accuracy["path"] = os.path.join(self._run_dir, prefix + PRODUCTS)
@@ -153,11 +154,14 @@ class Spectra:
         def of_parts(groups: str) -> Callable[["Hessian"], list[dict]]:
             return lambda h: h.per_layer(groups, **accuracy).rows
 
-        jobs = {RESULTS: self._job(prefix, f"spectrum{of}", spectrum), DENSITY: Job({}, density, f"density{of}")}
+        jobs = {
+            RESULTS: self._job(prefix, f"spectrum{suffix}", spectrum),
+            DENSITY: Job({}, density, f"density{suffix}"),
+        }
         if config.per_layer:
-            jobs[LAYERS] = self._job(prefix, f"layers{of}", of_parts("layer"))
+            jobs[LAYERS] = self._job(prefix, f"layers{suffix}", of_parts("layer"))
         if config.per_block:
-            jobs[BLOCKS] = self._job(prefix, f"blocks{of}", of_parts("block"))
+            jobs[BLOCKS] = self._job(prefix, f"blocks{suffix}", of_parts("block"))
         return {prefix + name: [job] for name, job in jobs.items()}
 
     def _job(self, prefix: str, label: str, measure: Callable[["Hessian"], list[dict]]) -> Job:
@@ -197,15 +201,13 @@ class Spectra:
         rows = list(tables)
         size = len(tables) // len(self.weights)  # the same tables for each of the weights
         seconds = run.contents["seconds"]
-        if seconds is None and "minutes" in run.contents:  # as runs of 0.2.0 have them
-            seconds = 60 * run.contents["minutes"]
         time = "" if seconds is None else f", {seconds / 60:.1f} minutes"  # None: a call computed all and was killed
         name = f"{config.saved_run} after {config.at_step} steps" if config.at_step >= 0 else config.saved_run
         lines = [f"{name or config.pretrained}: {dim:,} trained weights, {len(self._images):,} training images"]
         matrix = "Gauss-Newton matrix" if config.gauss_newton else "Hessian"
         for prefix in self.weights:
-            of, took = (" at the initial weights", "") if prefix else ("", time)
-            lines.append(f"spectrum of the {matrix}{of}{took}")
+            suffix = " at the initial weights" if prefix else time
+            lines.append(f"spectrum of the {matrix}{suffix}")
             lines += _texts(rows[:size], config.num_eigenvalues, dim)
             del rows[:size]
             shutil.rmtree(run.file(prefix + PRODUCTS), ignore_errors=True)

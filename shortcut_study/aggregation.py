@@ -77,7 +77,8 @@ def along_loss(
     fewer than two losses.
     """
     seeds = sorted({row["seed"] for row in rows})
-    runs = [run for seed in seeds if (run := run_along_loss(select(rows, seed=seed), loss, y, log))]
+    runs = [run_along_loss(select(rows, seed=seed), loss, y, log) for seed in seeds]
+    runs = [run for run in runs if run]
     if not runs:
         return Band(*np.empty((4, 0)))
     grid = np.linspace(min(losses[0] for losses, _ in runs), max(losses[-1] for losses, _ in runs), num_points)

@@ -110,12 +110,12 @@ def loss_and_gradient(network: ShortcutNetwork, x: np.ndarray, y: np.ndarray) ->
 
     if network.is_linear:
         compiled = linear_objective(network)
-        known = (moments(x, y)[0], least_squares_map(x, y))
+        arrays = (moments(x, y)[0], least_squares_map(x, y))
     else:
         compiled = data_objective(network)
-        known = (x, y)
-    known = [tf.constant(array) for array in known]
-    return lambda weights: tuple(tensor.numpy() for tensor in compiled(tf.constant(weights), *known))
+        arrays = (x, y)
+    constants = [tf.constant(array) for array in arrays]
+    return lambda weights: tuple(tensor.numpy() for tensor in compiled(tf.constant(weights), *constants))
 
 
 def _loop(

@@ -41,12 +41,15 @@ def solve(factor: np.ndarray, interchanges: np.ndarray, right: np.ndarray) -> np
 
 def _pointers(*arguments: "int | np.ndarray | ctypes._SimpleCData") -> list:
     """Fortran takes all by address. What is returned keeps the numbers alive, the caller the arrays."""
-    return [
-        argument.ctypes.data_as(ctypes.c_void_p)
-        if isinstance(argument, np.ndarray)
-        else ctypes.byref(ctypes.c_int(argument) if isinstance(argument, int) else argument)
-        for argument in arguments
-    ]
+    pointers = []
+    for argument in arguments:
+        if isinstance(argument, np.ndarray):
+            pointers.append(argument.ctypes.data_as(ctypes.c_void_p))
+        elif isinstance(argument, int):
+            pointers.append(ctypes.byref(ctypes.c_int(argument)))
+        else:
+            pointers.append(ctypes.byref(argument))
+    return pointers
 
 
 def _routine(name: str, num_arguments: int) -> "ctypes._CFuncPtr":

@@ -30,7 +30,8 @@ import scipy.linalg
 import scipy.stats
 from numpy.typing import ArrayLike
 
-from identity_matters.fields import require, require_counts
+from identity_matters.errors import UserError
+from identity_matters.fields import require_counts
 from shortcut_study.curvature.lanczos import multiplied, vector_norm
 from shortcut_study.curvature.memory import check_memory
 from theory.parallel import single_threaded_products
@@ -88,7 +89,8 @@ def hutchinson(
     takes all vectors, as a few may agree by chance. mvp_fn, dim, seed and dtype are as for `lanczos`.
     """
     require_counts(1, num_vectors=num_vectors, dim=dim)
-    require(tolerance >= 0, f"tolerance must be at least 0, got {tolerance}")
+    if not tolerance >= 0:
+        raise UserError(f"tolerance must be at least 0, got {tolerance}")
     check_memory("num_vectors", 0, dim, dtype, SPARE_OF_HUTCHINSON)
     vectors = _signs(dim, num_vectors, seed, dtype)
     return _mean((v * multiplied(mvp_fn, v).astype(np.float64) for v in vectors), dim, tolerance)
@@ -125,10 +127,10 @@ def xdiag(mvp_fn: Callable, dim: int, num_products: int, seed: int = 0, dtype: t
         part = np.s_[start : start + BLOCK]
         q_part, of_q_part = q[:, part].astype(np.float64), of_q[:, part].astype(np.float64)
         omega = np.stack([_some_signs(dim, vector, part, seed) for vector in range(k)])
-        u, next_u, last_u = (
-            (of.T @ q_part, of.T @ of_q_part, omega * np.sum(of * r, 0)[:, None]) for of in (left_out, after, before)
+        removed, with_next, with_last = (
+            (combination.T @ q_part) * (combination.T @ of_q_part - omega * np.sum(combination * r, 0)[:, None])
+            for combination in (left_out, after, before)
         )
-        removed, with_next, with_last = (vector * (image - sign) for vector, image, sign in (u, next_u, last_u))
         of_part = np.sum(q_part * of_q_part, 0) - removed  # dᵢ, and by next and last its change without a neighbour
         mixed = (with_next + np.roll(with_last, -1, axis=0)) / 2
         diagonal[part] = of_part.mean(0)
@@ -259,7 +261,7 @@ def _trace(small: Small, i: int, *left_out: np.ndarray) -> np.ndarray:
     of_w = [w[:, i] @ columns for columns in left_out]
     rest = w[:, i, None] - sum(columns * of for columns, of in zip(left_out, of_w))  # what ωᵢ has along Qᵢ, by Q
     curved = along[i] - 2 * r[:, i] @ rest + np.sum(rest * (h @ rest), 0)
-    size = dim - np.sum(w[:, i] ** 2) + sum(of**2 for of in of_w)
+    size = dim - np.sum(w[:, i] ** 2) + sum(entries**2 for entries in of_w)
     return _within(small, left_out) + (dim - len(r) + len(left_out)) * curved / size
 
 

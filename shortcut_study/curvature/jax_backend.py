@@ -12,7 +12,7 @@ import jax
 import keras
 import numpy as np
 
-from identity_matters.fields import require
+from identity_matters.errors import UserError
 from shortcut_study.curvature import backend
 from shortcut_study.curvature.examples import Examples
 from shortcut_study.curvature.objective import Objective
@@ -82,8 +82,10 @@ class Backend(backend.Backend):
         except TypeError as error:
             if "custom_vjp" not in str(error) or not self._has_forward_mode:
                 raise
-            message = "a Gauss–Newton product needs the forward mode, which jax.custom_vjp does not have"
-            require(not self.gauss_newton, message)
+            if self.gauss_newton:
+                raise UserError(
+                    "a Gauss–Newton product needs the forward mode, which jax.custom_vjp does not have"
+                ) from error
         self._has_forward_mode = False
         jax.clear_caches()
         return call(*arguments)

@@ -8,7 +8,7 @@ import numpy as np
 from keras.ops import convert_to_numpy
 
 from identity_matters.dtypes import HALF
-from identity_matters.fields import require
+from identity_matters.errors import UserError
 from shortcut_study.curvature.backend import Backend
 from shortcut_study.curvature.differences import settled_slope_error
 from shortcut_study.curvature.examples import Examples, num_examples, rows
@@ -126,10 +126,11 @@ def compare_losses(backend: Backend, loss: BatchLoss, is_default: bool) -> tuple
         totals, counts = loss.parts(device)
         if not rows_of_losses:
             _check_first(backend, loss, is_default)
-        require(
-            bool(np.isfinite(totals[counts > 0]).all()),
-            f"the loss of examples {start}–{stop - 1} is NaN or infinite at these weights, so that there is no Hessian",
-        )
+        if not np.isfinite(totals[counts > 0]).all():
+            raise UserError(
+                f"the loss of examples {start}–{stop - 1} is NaN or infinite at these weights, so that there is no "
+                "Hessian"
+            )
         factors = np.array(loss.factors)
         if counts.all():  # else Keras divides by 0
             _compare_with_keras(float(np.sum(factors * totals / counts)), loss.by_keras(device), backend)
@@ -149,11 +150,11 @@ def _check_first(backend: Backend, loss: BatchLoss, is_default: bool) -> None:
         penalised = [layer.name for layer in layers if getattr(layer, "activity_regularizer", None)]
         subject = f"the activity_regularizer of layer {penalised[0]}" if penalised else "add_loss in a layer"
         raise ValueError(f"{subject} adds to the loss a term that is not a mean over examples and has no Hessian here")
-    require(
-        not (is_default and float(loss.least) >= 0 and np.allclose(convert_to_numpy(loss.rows), 1, atol=1e-3)),
-        "the model must give logits, but its outputs are probabilities, which sum to 1; take the layer before the "
-        "softmax, compile the model, or pass loss=…",
-    )
+    if is_default and float(loss.least) >= 0 and np.allclose(convert_to_numpy(loss.rows), 1, atol=1e-3):
+        raise UserError(
+            "the model must give logits, but its outputs are probabilities, which sum to 1; take the layer before the "
+            "softmax, compile the model, or pass loss=…"
+        )
 
 
 def _compare_with_keras(value: float, expected: float, backend: Backend) -> None:
@@ -168,12 +169,12 @@ def _compare_with_keras(value: float, expected: float, backend: Backend) -> None
 
 def require_uncoupled(backend: Backend, is_coupled: bool, size: int) -> None:
     """Raises ValueError if the examples of a batch of some size are coupled, unless one batch holds all."""
-    require(
-        not is_coupled or len(backend.examples.batches) == 1 or backend.fixed_size is not None,
-        f"the loss of a batch of {size} examples is not the sum over its halves: a layer or the loss couples the "
-        "examples of a batch, so that products would depend on batch_size; with "
-        f"batch_size={len(backend.examples)} one batch holds all examples",
-    )
+    if is_coupled and len(backend.examples.batches) != 1 and backend.fixed_size is None:
+        raise UserError(
+            f"the loss of a batch of {size} examples is not the sum over its halves: a layer or the loss couples the "
+            "examples of a batch, so that products would depend on batch_size; with "
+            f"batch_size={len(backend.examples)} one batch holds all examples"
+        )
 
 
 def is_additive_at(few: Backend, loss: BatchLoss, point: np.ndarray) -> bool:
@@ -220,8 +221,8 @@ def compare_gradients(backend: Backend, typical: np.ndarray) -> np.ndarray:
         device = backend.on_device(batch)
         with backend.context():
             gradient = convert_to_numpy(backend.gradient(*backend.values, device, backend.place(scales)))
-        is_finite = bool(np.isfinite(gradient).all())
-        require(is_finite, "the gradient of the loss is NaN or infinite at these weights, so that there is no Hessian")
+        if not np.isfinite(gradient).all():
+            raise UserError("the gradient of the loss is NaN or infinite at these weights, so that there is no Hessian")
         total = total + gradient
         own = backend.keras_gradient(device, share) if scales.all() and tolerance < math.inf else None
         if own is not None:
@@ -285,12 +286,12 @@ def check_loss(backend: Backend, point: np.ndarray) -> None:
         at_step = losses.__getitem__
         slope = float(slopes.sum())
         error = settled_slope_error(at_step, slope, floor, steps, SLOPE[backend.dtype], backend.dtype)
-        require(
-            not error,
-            f"the gradient of the loss in the outputs is not its derivative in {keras.backend.backend()}, as of "
-            "TensorFlow's cross-entropy for label rows that do not sum to 1, or where the loss stops a gradient "
-            f"(they differ by {error:.1g} of their size)",
-        )
+        if error:
+            raise UserError(
+                f"the gradient of the loss in the outputs is not its derivative in {keras.backend.backend()}, as of "
+                "TensorFlow's cross-entropy for label rows that do not sum to 1, or where the loss stops a gradient "
+                f"(they differ by {error:.1g} of their size)"
+            )
         _check_loss_products(vectors[0], vectors[1], dict(zip(moves, vectors[2:])), steps, 1e-6 if is_precise else 1e-2)
 
 
@@ -328,8 +329,8 @@ def _check_loss_products(
         if before is not None:  # rounding makes two steps agree by chance, but not four
             is_settled &= np.linalg.norm(narrow - before, axis=1) <= 1e-3 * size
         before = narrow
-    require(
-        not (is_settled & ~is_right).any(),
-        "the second derivative of the loss in the outputs is not the difference of its gradients: the loss has an "
-        f"operation whose second derivative {keras.backend.backend()} does not know, or stops a gradient",
-    )
+    if (is_settled & ~is_right).any():
+        raise UserError(
+            "the second derivative of the loss in the outputs is not the difference of its gradients: the loss has an "
+            f"operation whose second derivative {keras.backend.backend()} does not know, or stops a gradient"
+        )

@@ -20,7 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from identity_matters.fields import require, require_counts
+from identity_matters.errors import UserError
+from identity_matters.fields import require_counts
 from shortcut_study.curvature.estimators import confidence, standard_error
 from shortcut_study.curvature.lanczos import STEPS_BETWEEN_CHECKS, Ritz, converged, lanczos, ritz
 from shortcut_study.curvature.memory import basis
@@ -56,8 +57,8 @@ class Quadrature(NamedTuple):
     def whole(self) -> "Quadrature":
         """Returns it with the known eigenvalues among the nodes of each vector, ascending; each row sums to 1."""
         size = (len(self.nodes), len(self.known))
-        known = self.known, np.full(size, self.known_weight), self.known_bounds
-        columns = [np.concatenate([a, np.broadcast_to(b, size)], 1) for a, b in zip(self[:3], known)]
+        of_known = (self.known, np.full(size, self.known_weight), self.known_bounds)
+        columns = [np.concatenate([a, np.broadcast_to(b, size)], 1) for a, b in zip(self[:3], of_known)]
         order = np.argsort(columns[0], axis=1)
         return Quadrature(*(np.take_along_axis(column, order, 1) for column in columns), self.rounding)
 
@@ -117,7 +118,8 @@ def deflated_quadrature(
       folder: Where a basis that memory is too small for is kept, as `memory.basis` says.
     """
     require_counts(1, order=order, num_vectors=num_vectors)
-    require(tolerance >= 0, f"tolerance must be at least 0, got {tolerance}")
+    if not tolerance >= 0:
+        raise UserError(f"tolerance must be at least 0, got {tolerance}")
     is_whole = dim <= order
     long = num_vectors if num_vectors < DENSITY_VECTORS + 2 else DENSITY_VECTORS
     short = num_vectors - long
@@ -140,14 +142,14 @@ def deflated_quadrature(
     on_plan(taken + num_for_rest, False)
     # One step from a random vector v orthogonal to the basis: its diagonal is vᵀHv.
     seeds = ([seed, vector] for vector in range(long + 1, num_vectors + 1))
-    rest = [lanczos(mvp_fn, dim, 1, of, dtype, deflated=first.basis).diagonal[0] for of in seeds]
+    rest = [lanczos(mvp_fn, dim, 1, starts, dtype, deflated=first.basis).diagonal[0] for starts in seeds]
     probes = (first.diagonal.sum() + (dim - taken) * np.array(rest)) / dim
     # Gauss quadrature then integrates Gaussians of that σ to some 0.1 % of their height: the Chebyshev coefficients of
     # exp(−x²/2σ²) on an interval of length L fall below 0.1 % at degree 1.9 L/σ, and k nodes are exact up to 2k − 1.
     width = DENSITY_WIDTH * float(np.ptp(outer.values))
     steps = order
     rows = []
-    stop: Callable | None = lambda of: len(of.values) * width >= np.ptp(of.values)
+    stop: Callable | None = lambda pairs: len(pairs.values) * width >= np.ptp(pairs.values)
     for vector in range(1, long + 1):
         # Products round by a share of H, not of the rest.
         done = lanczos(mvp_fn, dim, steps, [seed, vector], dtype, memory, stop, vectors, largest)
@@ -173,13 +175,6 @@ def _expected_steps(outer: Ritz, known: np.ndarray, order: int) -> int:
     span = (values + bounds).max() - (values - bounds).min()
     steps = int(np.ceil(min(span / width, order))) if width else order
     return min(order, steps + -steps % STEPS_BETWEEN_CHECKS)
-
-
-def trace_mean(quadrature: Quadrature, function: Callable) -> tuple[float, float]:
-    """Returns tr f(H)/n, f elementwise, estimated, and its standard error over the starting vectors (NaN for one)."""
-    quadrature = quadrature.whole()
-    by_vector = (quadrature.weights * function(quadrature.nodes)).sum(1)
-    return float(by_vector.mean()), float(standard_error(by_vector))
 
 
 def mean_eigenvalue(quadrature: Quadrature, dim: int | None = None) -> tuple[float, float]:
@@ -216,7 +211,8 @@ def density(quadrature: Quadrature, width: float | None = None) -> Density:
     Estimates the spectrum convolved with that Gaussian of σ = width, each eigenvalue counted 1/n. None: 1 % of the
     distance between the extreme nodes, or the largest |node| where they are one point.
     """
-    require(width is None or width > 0, f"width must be positive, got {width}")
+    if width is not None and not width > 0:
+        raise UserError(f"width must be positive, got {width}")
     quadrature = quadrature.whole()
     low, high = quadrature.nodes.min(), quadrature.nodes.max()
     if width is None:

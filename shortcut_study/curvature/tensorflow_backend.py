@@ -19,7 +19,7 @@ import tensorflow as tf
 from tensorflow.python.framework import ops as registry_owner
 from tensorflow.python.ops import nn_impl
 
-from identity_matters.fields import require
+from identity_matters.errors import UserError
 from shortcut_study.curvature import backend
 from shortcut_study.curvature.examples import Examples
 from shortcut_study.curvature.objective import Objective, unfit_examples
@@ -36,8 +36,11 @@ class Backend(backend.Backend):
     ) -> None:
         is_fixed = any(x.shape[0] is not None for x in getattr(objective.model, "inputs", None) or [])
         self.fixed_size = size = examples.batch_size if is_fixed else None
-        what = f"a model of a fixed batch size takes whole batches: give a multiple of batch_size={size} examples"
-        require(size is None or len(examples) % size == 0, f"{what}, got {len(examples)}")
+        if size is not None and len(examples) % size != 0:
+            raise UserError(
+                "a model of a fixed batch size takes whole batches: give a multiple of "
+                f"batch_size={size} examples, got {len(examples)}"
+            )
         specs = [
             tf.TensorSpec([size, *shape[1:]], array.dtype)
             for shape, array in zip(examples.shapes(), keras.tree.flatten(examples.batches[0]))

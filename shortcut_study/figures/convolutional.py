@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from identity_matters.config import ModelConfig
-from identity_matters.fields import require
+from identity_matters.errors import UserError
 from identity_matters.runs.figure_style import PAGE
 from identity_matters.runs.job_table import Job, Progress
 from shortcut_study.aggregation import depths_in, num_seeds, over_seeds, select
@@ -42,10 +42,10 @@ def jobs(config: StudyConfig, data: StudyData) -> list[Job]:
       UserError: the images are not square, or no multiple of the pixels that the stem leaves.
     """
     height, width = data.images.shape[1:3]
-    require(
-        height == width and height % PIXELS == 0,
-        f"the convolutional networks take square images of a multiple of {PIXELS} pixels, got {height}x{width}",
-    )
+    if height != width or height % PIXELS != 0:
+        raise UserError(
+            f"the convolutional networks take square images of a multiple of {PIXELS} pixels, got {height}x{width}"
+        )
     seeds = config.seeds(config.conv_runs)
     return [
         _spectra(data, depth, n, batch_norm, seeds)

@@ -140,7 +140,7 @@ def findings(rows: list[dict]) -> list[Finding]:
         arch: over_seeds(rows_of_architecture(initial, arch), "depth", "condition_number")
         for arch in architectures_in(initial)
     }
-    (two, _, numbers) = _by_depth(rows_of_architecture(initial, TWO), bands[TWO])
+    two, _, numbers = _by_depth(rows_of_architecture(initial, TWO), bands[TWO])
     count = num_seeds(initial)
     at_zero = column(select(rows, experiment="spectrum_at_zero", shortcut_depth=2), "condition_number")
     constant = bool(two.max() < two.min() + np.log10(CONSTANT)) if len(two) > 1 else None

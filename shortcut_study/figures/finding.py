@@ -92,7 +92,8 @@ def compare_along_loss(
     for seed in sorted({row["seed"] for row in rows}):
         of_seed = [rows_of_architecture(select(rows, seed=seed), a) for a in (TWO, arch)]
         runs = [along_loss(run, loss, name, log) for run in of_seed]
-        if (shared := _common_losses(*runs)) is not None:
+        shared = _common_losses(*runs)
+        if shared is not None:
             differences.append(_difference(shared, *runs).mean())
             at_ends = [np.interp(shared[[0, -1]], *run_along_loss(run, loss, name, log)) for run in of_seed]
             ends.append(at_ends[1] - at_ends[0])

@@ -58,11 +58,11 @@ def spectrum_figure(rows: list[dict], density: list[dict], title: str = "") -> F
     lowest = heights.max()
     for name, (colour, marker) in _ENDS.items():
         values, bounds = extreme_eigenvalues(quadrature, NUM_MARKED, name == "largest")
-        at = np.interp(values, grid, heights)
+        heights_there = np.interp(values, grid, heights)
         count = f"{len(values)} {name}" if len(values) > 1 else name
         label = f"{count}, the outermost {values[0]:.4g} ± {bounds[0]:.1g}"
-        axes.errorbar(values, at, xerr=bounds, fmt=marker, ms=6, capsize=3, color=colour, label=label)
-        lowest = min(lowest, at.min())
+        axes.errorbar(values, heights_there, xerr=bounds, fmt=marker, ms=6, capsize=3, color=colour, label=label)
+        lowest = min(lowest, heights_there.min())
     axes.axvline(0, color="0.5", linewidth=1, linestyle=":")
     axes.set(xlabel=r"eigenvalue $\lambda$ of the Hessian", ylabel="density of the eigenvalues", yscale="log")
     axes.set_title(title, parse_math=False)
@@ -74,19 +74,19 @@ def spectrum_figure(rows: list[dict], density: list[dict], title: str = "") -> F
 def parts_figure(rows: list[dict]) -> Figure:
     """Draws the extreme eigenvalues and the trace of rows as `per_layer` makes them, with their errors."""
     names = [row["part"].replace("_", " ") for row in rows]
-    at = np.arange(len(rows))
+    places = np.arange(len(rows))
     column = {name: np.array([float(row[name]) for row in rows]) for name in rows[0] if name != "part"}
     figure = Figure(figsize=(8, max(2.5, 1 + 0.22 * len(rows))), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     style = {"ms": 4, "capsize": 2}
     for end, (colour, marker) in _ENDS.items():
         errors = column[f"{end}_error_bound"]
-        left.errorbar(column[end], at, xerr=errors, fmt=marker, color=colour, label=end, **style)
+        left.errorbar(column[end], places, xerr=errors, fmt=marker, color=colour, label=end, **style)
     left.axvline(0, color="0.6", linewidth=1, linestyle=":")
-    left.set(yticks=at, yticklabels=names, xlabel="eigenvalue of the part's block of the Hessian")
+    left.set(yticks=places, yticklabels=names, xlabel="eigenvalue of the part's block of the Hessian")
     left.invert_yaxis()
     left.legend()
-    right.errorbar(column["trace"], at, xerr=np.nan_to_num(column["trace_error"]), fmt="s", color="C0", **style)
+    right.errorbar(column["trace"], places, xerr=np.nan_to_num(column["trace_error"]), fmt="s", color="C0", **style)
     right.set(xlabel="trace of the block, and its 95 % interval")
     for axes in (left, right):
         axes.tick_params(axis="y", labelsize="x-small")
