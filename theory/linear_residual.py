@@ -86,10 +86,10 @@ def gradient_lower_bound(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> flo
     Args and errors as `risk`.
     """
     A, R, Sigma = checked_problem(A, R, Sigma)
-    seen, least = above_rounding(Sigma)
+    moment, least = above_rounding(Sigma)
     num_layers = len(A)
     radius = max_spectral_norm(A)
-    return 4 * num_layers * max(0.0, 1 - radius) ** (2 * num_layers - 2) * least * risk(A, R, seen)
+    return 4 * num_layers * max(0.0, 1 - radius) ** (2 * num_layers - 2) * least * risk(A, R, moment)
 
 
 def gradient_lower_bound_by_layer(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> float:
@@ -100,10 +100,10 @@ def gradient_lower_bound_by_layer(A: np.ndarray, R: np.ndarray, Sigma: np.ndarra
     Args and errors as `risk`.
     """
     A, R, Sigma = checked_problem(A, R, Sigma)
-    seen, least = above_rounding(Sigma)
+    moment, least = above_rounding(Sigma)
     smallest = np.linalg.svd(np.eye(A.shape[-1]) + A, compute_uv=False)[:, -1] ** 2
     others = [np.prod(np.delete(smallest, i)) for i in range(len(A))]
-    return 4 * least * risk(A, R, seen) * float(np.sum(others))
+    return 4 * least * risk(A, R, moment) * float(np.sum(others))
 
 
 def product_lower_bound(X: np.ndarray, Y: np.ndarray) -> float:

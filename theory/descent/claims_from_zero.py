@@ -53,9 +53,9 @@ def recursion(rng: np.random.Generator, trials: int) -> Pairs:
         num_layers = int(rng.integers(1, 12))
         phi = np.linalg.eigvals(R)
         learning_rate = 0.5 / num_layers / max(1, np.abs(phi).max()) ** 2
-        seen = _descend(R, num_layers, learning_rate, 40).risks
-        said = from_zero.recursion_risks(phi, num_layers, learning_rate, 40)
-        yield float(np.abs(seen - said).max() / seen[0]), ROUNDING
+        risks = _descend(R, num_layers, learning_rate, 40).risks
+        predicted = from_zero.recursion_risks(phi, num_layers, learning_rate, 40)
+        yield float(np.abs(risks - predicted).max() / risks[0]), ROUNDING
 
 
 @restated(
@@ -86,8 +86,8 @@ def steps(rng: np.random.Generator, trials: int) -> Pairs:
         yield bound, _condition_bound(phi, num_layers, learning_rate)
         rate = rng.uniform(0.01, 0.3)  # one layer: |w − φ| shrinks by 1 − η exactly, so the bound is met
         bound = from_zero.step_bound(phi[:1], 1, rate, 1e-8)
-        seen = float(np.argmax(from_zero.recursion_risks(phi[:1], 1, rate, int(bound) + 1) <= 1e-8))
-        yield from ((seen, bound), (bound, seen))
+        num_steps = float(np.argmax(from_zero.recursion_risks(phi[:1], 1, rate, int(bound) + 1) <= 1e-8))
+        yield from ((num_steps, bound), (bound, num_steps))
 
 
 @restated(
@@ -277,8 +277,8 @@ def zero_last_layer(rng: np.random.Generator, trials: int) -> Pairs:
         scale = rng.uniform(0.5, 2)  # one layer: f shrinks by (1 − 2sη)² a step exactly
         risks = linear_residual.gradient_descent(start[-1:], R, scale * np.eye(d), 1e-4, 50).risks
         bound = from_zero.asymmetric_flow_bound(scale * np.eye(d), 50e-4)
-        seen = risks[-1] / risks[0]
-        yield from ((seen, bound), (bound, seen * (1 + 1e-3)))
+        remaining = risks[-1] / risks[0]
+        yield from ((remaining, bound), (bound, remaining * (1 + 1e-3)))
     risks = linear_residual.gradient_descent(from_zero.asymmetric_start(8, 2), -np.eye(2), np.eye(2), 0.01, 200).risks
     yield risks[-1], 1e-30
     return (
@@ -320,9 +320,9 @@ WITHOUT_MAPS = widened.Widened(np.eye(2), np.eye(2), -np.eye(2), np.eye(2))  # d
     function=widened.guarantee,
     mutation=(
         hasty,
-        changed(lambda said: said._replace(allowed=1e6 * said.allowed, applies=True)),
-        changed(lambda said: said._replace(applies=True)),
-        changed(lambda said: said._replace(rate=1.0)),
+        changed(lambda guarantee: guarantee._replace(allowed=1e6 * guarantee.allowed, applies=True)),
+        changed(lambda guarantee: guarantee._replace(applies=True)),
+        changed(lambda guarantee: guarantee._replace(rate=1.0)),
     ),
 )
 def widened_rate(rng: np.random.Generator, trials: int) -> Pairs:
@@ -334,23 +334,23 @@ def widened_rate(rng: np.random.Generator, trials: int) -> Pairs:
         if trial % 2:
             problem = _general(rng)
             num_layers = int(rng.integers(1, 9))
-            said = widened.guarantee(problem, num_layers)
+            guarantee = widened.guarantee(problem, num_layers)
             start = widened.descend(problem, num_layers, 0.0, 0)[1][0]
-            yield abs(math.sqrt(start) / said.allowed - 1), 1e-8  # a root near 0 of numbers near 1
+            yield abs(math.sqrt(start) / guarantee.allowed - 1), 1e-8  # a root near 0 of numbers near 1
         else:
             R = -np.eye(2) if trial == 0 else rng.standard_normal(rng.integers(1, 4, 2))
             scale = math.sqrt(4 * math.exp(1.5) * np.linalg.norm(R) * (1 + 1e-9))
             problem = widened.identity_maps(R, scale)
             num_layers = int(rng.integers(1, 33))
-            said = widened.guarantee(problem, num_layers)
+            guarantee = widened.guarantee(problem, num_layers)
             beyond = widened.identity_maps(R, scale * (1 - 1e-6))
             require(not widened.guarantee(beyond, num_layers).applies, "the guarantee applies beyond its bound")
-            yield abs(said.allowed / (scale**2 / (4 * math.exp(1.5))) - 1), ROUNDING
-            gain = 2 * said.learning_rate * num_layers * scale**4 / math.e
-            yield abs((1 - said.rate) / gain - 1), ROUNDING
-        require(said.applies, "the guarantee does not apply where it should")
-        layers, risks = widened.descend(problem, num_layers, said.learning_rate, 20)
-        yield float((risks[1:] / np.maximum(risks[:-1], 1e-25 * risks[0])).max()), said.rate
+            yield abs(guarantee.allowed / (scale**2 / (4 * math.exp(1.5))) - 1), ROUNDING
+            gain = 2 * guarantee.learning_rate * num_layers * scale**4 / math.e
+            yield abs((1 - guarantee.rate) / gain - 1), ROUNDING
+        require(guarantee.applies, "the guarantee does not apply where it should")
+        layers, risks = widened.descend(problem, num_layers, guarantee.learning_rate, 20)
+        yield float((risks[1:] / np.maximum(risks[:-1], 1e-25 * risks[0])).max()), guarantee.rate
         yield linear_residual.max_spectral_norm(layers), 1 / (2 * num_layers)
 
 

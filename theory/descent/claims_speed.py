@@ -38,16 +38,16 @@ def order(rng: np.random.Generator, trials: int) -> Pairs:
                 gap = rng.standard_normal((3, 3))
                 size = 0.03 if depth < 3 else 0.15
                 start = size * rng.standard_normal((int(rng.integers(1, 4)), depth, 3, 3))
-                seen = saddle_escape.steps_to_leave(method, start, gap, RATES[method], 40_000)
-                yield seen, saddle_escape.least_steps(method, start, gap, RATES[method])
+                steps = saddle_escape.steps_to_leave(method, start, gap, RATES[method], 40_000)
+                yield steps, saddle_escape.least_steps(method, start, gap, RATES[method])
         sigma = rng.uniform(0.5, 2)
         gap = sigma * np.linalg.qr(rng.standard_normal((3, 3)))[0]
         start = saddle_escape.aligned_start(0.1, depth, gap)
         slowest = (1 + HALVING_SHARE) / (1 - HALVING_SHARE) * (1 + RATES["descent"] * sigma)
         for method, factor in (("descent", slowest), ("orthogonalised", 1)):
-            seen = saddle_escape.steps_to_leave(method, start, gap, RATES[method], 40_000)
+            steps = saddle_escape.steps_to_leave(method, start, gap, RATES[method], 40_000)
             least = saddle_escape.least_steps(method, start, gap, RATES[method])
-            yield from ((seen, least), (factor * least + 1, seen))
+            yield from ((steps, least), (factor * least + 1, steps))
         momentum, descent = (saddle_escape.least_steps(name, start, gap, 0.01) for name in ("momentum", "descent"))
         share = 1 - update_rules.MOMENTUM
         require(abs(momentum - share * descent) <= ROUNDING * descent, "momentum's least is not 1 − μ of descent's")
@@ -85,12 +85,12 @@ def prediction(rng: np.random.Generator, trials: int) -> Pairs:
                 start = saddle_escape.aligned_start(size, depth, gap)
                 rate = RATES[method]
                 sigma = float(np.linalg.norm(gap, 2))
-                said = saddle_escape.predicted_steps(method, depth, sigma, size, rate)
-                seen = saddle_escape.steps_to_leave(method, start, gap, rate, 20_000)
+                predicted = saddle_escape.predicted_steps(method, depth, sigma, size, rate)
+                steps = saddle_escape.steps_to_leave(method, start, gap, rate, 20_000)
                 if method == "descent" and depth < 3:
                     exact = _integral(depth, sigma, size) / rate
-                    yield abs(said - exact), ROUNDING * exact
-                yield abs(seen - said), 0.1 * said + (10 if method == "momentum" else 2)
+                    yield abs(predicted - exact), ROUNDING * exact
+                yield abs(steps - predicted), 0.1 * predicted + (10 if method == "momentum" else 2)
 
 
 @claim(
@@ -153,8 +153,8 @@ def _keeps_rate(A: np.ndarray, R: np.ndarray, factor: float = 1.0) -> bool:
     excess = linear_residual.risk(A, R, np.eye(len(R)))
     rate = factor / linear_residual.smoothness_bound(np.eye(len(R)), len(A), norm, excess)
     c = balancedness.deficiency_margin(linear_residual.end_to_end(A), R)
-    seen = linear_residual.gradient_descent(A, R, np.eye(len(R)), rate, 30).rate
-    return bool(1 - seen >= 0.98 * 2 * rate * len(A) * c ** (2 - 2 / len(A)))
+    measured_rate = linear_residual.gradient_descent(A, R, np.eye(len(R)), rate, 30).rate
+    return bool(1 - measured_rate >= 0.98 * 2 * rate * len(A) * c ** (2 - 2 / len(A)))
 
 
 def _velocity_is_predicted(A: np.ndarray) -> bool:
@@ -162,8 +162,8 @@ def _velocity_is_predicted(A: np.ndarray) -> bool:
     W = linear_residual.end_to_end(A)
     zero = np.zeros((2, 2))
     identity = np.eye(2)
-    said = balancedness.product_velocity(W, 2 * W, len(A))
-    return bool(np.allclose(balancedness.first_order_velocity(A, zero, identity), said))
+    predicted = balancedness.product_velocity(W, 2 * W, len(A))
+    return bool(np.allclose(balancedness.first_order_velocity(A, zero, identity), predicted))
 
 
 def _margin_without_identity() -> bool:
@@ -199,11 +199,11 @@ def velocity(rng: np.random.Generator, trials: int) -> Pairs:
         A, W = _balanced(rng)
         _, R, Sigma = _problem(rng, len(W))
         require(np.abs(balancedness.imbalances(A)).max(initial=0) < ROUNDING, "the layers are not balanced")
-        said = balancedness.product_velocity(W, 2 * (W - R) @ Sigma, len(A))
-        yield relative_error(balancedness.first_order_velocity(A, R, Sigma), said), ROUNDING
+        predicted = balancedness.product_velocity(W, 2 * (W - R) @ Sigma, len(A))
+        yield relative_error(balancedness.first_order_velocity(A, R, Sigma), predicted), ROUNDING
         step = 1e-6
         moved = linear_residual.end_to_end(A - step * linear_residual.gradient(A, R, Sigma)) - W
-        yield relative_error(moved / step, said), 1e-2
+        yield relative_error(moved / step, predicted), 1e-2
 
 
 @restated(
@@ -258,9 +258,9 @@ def deficiency(rng: np.random.Generator, trials: int) -> Pairs:
             u, sigma, vt = np.linalg.svd(R)
             W = R - rng.uniform(0.1, 0.5) * np.outer(u[:, -1], vt[-1])
             least = np.linalg.svd(W, compute_uv=False)[-1]
-            said = balancedness.deficiency_margin(W, R)
-            yield least + ROUNDING, said
-            yield said + ROUNDING, least
+            margin = balancedness.deficiency_margin(W, R)
+            yield least + ROUNDING, margin
+            yield margin + ROUNDING, least
         c = balancedness.deficiency_margin(np.eye(d), R)
         start = np.zeros((num_layers, d, d))
         excess = linear_residual.risk(start, R, np.eye(d))
@@ -313,8 +313,8 @@ def conservation(rng: np.random.Generator, trials: int) -> Pairs:
         A, R, Sigma = _problem(rng)
         gradient = linear_residual.gradient(A, R, Sigma)
         rate = 0.3 / np.linalg.norm(gradient)
-        seen = balancedness.imbalances(A - rate * gradient) - balancedness.imbalances(A)
-        yield relative_error(seen, balancedness.imbalance_drift(gradient, rate)), ROUNDING
+        drift = balancedness.imbalances(A - rate * gradient) - balancedness.imbalances(A)
+        yield relative_error(drift, balancedness.imbalance_drift(gradient, rate)), ROUNDING
     A, R, _ = _problem(rng)
     drifts = []
     for rate in (2e-4, 1e-4):
@@ -351,11 +351,11 @@ def drift(rng: np.random.Generator, trials: int) -> Pairs:
                 rate /= 2
         path = linear_residual.gradient_descent(A, R, np.eye(len(R)), rate, num_steps)
         moved = balancedness.imbalances(path.A) - balancedness.imbalances(A)
-        seen = np.linalg.svd(moved, compute_uv=False).sum(1).max()
+        largest = np.linalg.svd(moved, compute_uv=False).sum(1).max()
         bound = balancedness.drift_bound(rate, path.risks[0], path.risks[-1])
-        yield seen, bound * (1 + ROUNDING)
+        yield largest, bound * (1 + ROUNDING)
         if trial % 4 == 0:
-            yield bound, seen * (1 + ROUNDING)
+            yield bound, largest * (1 + ROUNDING)
 
 
 def _integral(shortcut_depth: int, gap: float, start: float) -> float:

@@ -112,9 +112,9 @@ def saddle(seed: int = 0) -> list[dict]:
     for n, (method, rate), size in itertools.product((1, 2, 3), rates.items(), np.geomspace(0.002, 0.2, 7)):
         aligned = saddle_escape.aligned_start(size, n, gap)
         random = [size / 2 * np.random.default_rng([seed, k]).standard_normal((3, n, 4, 4)) for k in range(3)]
-        seen, *others = (saddle_escape.steps_to_leave(method, s, gap, rate, 60_000) for s in (aligned, *random))
+        steps, *others = (saddle_escape.steps_to_leave(method, s, gap, rate, 60_000) for s in (aligned, *random))
         rows.append({"shortcut_depth": n, "method": method, "learning_rate": rate, "size": float(size)})
-        rows[-1] |= {"aligned": seen, "random": float(np.median(others))}
+        rows[-1] |= {"aligned": steps, "random": float(np.median(others))}
         rows[-1]["predicted"] = saddle_escape.predicted_steps(method, n, 1.0, size, rate)
         rows[-1]["least"] = float(np.median([saddle_escape.least_steps(method, s, gap, rate) for s in random]))
     return rows

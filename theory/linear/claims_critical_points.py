@@ -24,8 +24,8 @@ def _keeps_rate(
 ) -> bool:
     """Returns whether steps in the ball of radius |||A|||, of any size, shrink the risk at the rate of (2.3)."""
     radius = linear_residual.max_spectral_norm(A)
-    seen = linear_residual.gradient_descent(A, R, Sigma, learning_rate, steps, radius).rate
-    return bool(seen <= 1 - 2 * learning_rate * len(A) * (1 - radius) ** (2 * len(A) - 2))
+    rate = linear_residual.gradient_descent(A, R, Sigma, learning_rate, steps, radius).rate
+    return bool(rate <= 1 - 2 * learning_rate * len(A) * (1 - radius) ** (2 * len(A) - 2))
 
 
 def _ends_at_minima(A: np.ndarray, R: np.ndarray) -> bool:
@@ -74,8 +74,8 @@ def descent(rng: np.random.Generator, trials: int) -> Pairs:
     for _ in range(trials):  # the step at which (2.3) and a gain of η/2·‖∇f‖² promise a tenth
         A, R, Sigma = draw_problem(rng)
         step = 0.2 * linear_residual.risk(A, R, Sigma) / linear_residual.gradient_lower_bound(A, R, Sigma)
-        said = linear_residual.convergence_rate_bound(Sigma, len(A), linear_residual.max_spectral_norm(A), step)
-        yield abs(said - 0.9), ROUNDING
+        bound = linear_residual.convergence_rate_bound(Sigma, len(A), linear_residual.max_spectral_norm(A), step)
+        yield abs(bound - 0.9), ROUNDING
     end = linear_residual.gradient_descent(HALF, ONE, ONE, 1.0, 1000, radius=0.5)
     require(end.risks.min() == end.risks.max() > 0, "a step of 2/L converges")
     return (

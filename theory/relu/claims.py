@@ -126,16 +126,16 @@ def local_minima(rng: np.random.Generator, trials: int) -> Pairs:
     saddles = []
     for _ in range(max(1, trials // 4)):
         x, features, y = _problem(rng)
-        said = linear_output.local_minimum_risk(x, features, y)
+        predicted = linear_output.local_minimum_risk(x, features, y)
         end, stays = _descend(rng, x, features, y)
         if stays:
-            yield abs(end / said - 1), 1e-6
-        yield said, linear_output.best_linear_risk(x, y) * (1 + ROUNDING)
+            yield abs(end / predicted - 1), 1e-6
+        yield predicted, linear_output.best_linear_risk(x, y) * (1 + ROUNDING)
         W, V = _saddle(x, features, y)
-        there = linear_output.risk(W, V, x, features, y)
-        saddles.append(there / linear_output.best_linear_risk(x, y))
+        saddle_risk = linear_output.risk(W, V, x, features, y)
+        saddles.append(saddle_risk / linear_output.best_linear_risk(x, y))
         moved = linear_output.escape(W, V, x, features, y, 0.01)
-        yield linear_output.risk(*moved, x, features, y), there * (1 - 1e-9)
+        yield linear_output.risk(*moved, x, features, y), saddle_risk * (1 - 1e-9)
     return f"critical points with W = 0 have up to {max(saddles):.1f} times the risk of the best linear predictor"
 
 
@@ -225,8 +225,8 @@ def regrouped(rng: np.random.Generator, trials: int) -> Pairs:
         teacher = radius * np.stack([np.broadcast_to(np.eye(2), turns.shape), turns], axis=1)[None]
         x = rng.uniform(0.5, 2, (1, 50, 2))  # positive
         risk = networks.risk_and_gradient(teacher[:, ::-1], x, networks.forward(teacher, x))[0][0]
-        said = linear_output.reordering_risk_bound(2, radius, np.square(x).sum() / x.shape[1])
-        yield from ((risk, said * (1 + ROUNDING)), (said, risk * (1 + ROUNDING)))
+        bound = linear_output.reordering_risk_bound(2, radius, np.square(x).sum() / x.shape[1])
+        yield from ((risk, bound * (1 + ROUNDING)), (bound, risk * (1 + ROUNDING)))
     for depth in range(2, 6):  # (1 + τ²)^ℓ − 1 − ℓτ² is ℓ(ℓ − 1)/2 τ⁴ times 1 + (ℓ − 2)/3 τ² + …
         small = linear_output.reordering_risk_bound(depth, 1e-3, 1.0) / (depth * (depth - 1) * 1e-12) ** 2
         yield abs(small - 1), depth * 1e-6
@@ -286,8 +286,8 @@ def functional(rng: np.random.Generator, trials: int) -> Pairs:
         w *= np.sqrt(epsilon / smooth_units.UNITS[unit].steepest) / np.linalg.norm(w, 2, axis=(-2, -1), keepdims=True)
         y = rng.standard_normal((4, d))
         slopes = smooth_units.gradients(w, x, y, unit)
-        seen = np.square(slopes.functional).sum() / 4
-        yield seen * (1 + ROUNDING), smooth_units.functional_lower_bound(depth, epsilon, slopes.risk)
+        squared_norm = np.square(slopes.functional).sum() / 4
+        yield squared_norm * (1 + ROUNDING), smooth_units.functional_lower_bound(depth, epsilon, slopes.risk)
         if trial < 4:
             reference = complex_step_gradient(_moved_risk, np.zeros((depth, 4, d)), w, x, y, unit)
             errors.append(relative_error(slopes.functional / 4, reference))
@@ -296,8 +296,8 @@ def functional(rng: np.random.Generator, trials: int) -> Pairs:
         root = np.sqrt(epsilon) * np.eye(d)
         slopes = smooth_units.gradients(np.stack([root, -root])[None].repeat(depth, axis=0), x, y, "linear")
         bound = smooth_units.functional_lower_bound(depth, epsilon, slopes.risk)
-        seen = np.square(slopes.functional).sum() / 4
-        yield from ((bound * (1 + ROUNDING), seen), (seen * (1 + ROUNDING), bound))
+        squared_norm = np.square(slopes.functional).sum() / 4
+        yield from ((bound * (1 + ROUNDING), squared_norm), (squared_norm * (1 + ROUNDING), bound))
     require(max(errors) < ROUNDING, f"a gradient is off by {max(errors):.1e}")
 
 
