@@ -108,5 +108,5 @@ def whitened_components(
     # An eigenvector's sign is LAPACK's choice: make its largest entry positive.
     largest = directions[np.abs(directions).argmax(axis=0), np.arange(num_classes)]
     whitened = pixels @ (directions * np.sign(largest)) / np.sqrt(variances)
-    both = np.sqrt(2 / num_classes) if mean_over_outputs else 1.0
-    return both * scale * whitened, both * np.eye(num_classes)[labels]
+    factor = np.sqrt(2 / num_classes) if mean_over_outputs else 1.0
+    return factor * scale * whitened, factor * np.eye(num_classes)[labels]

@@ -128,8 +128,8 @@ def sessions(rows: list[dict]) -> Iterator[Session]:
 
 def _metrics(rows: list[dict]) -> dict:
     are_done = all(row["status"] == "done" for row in rows)
-    losses = {
-        f"final/{name}": np.mean([row[name] for row in rows]) if are_done else np.nan
-        for name in ("loss", "excess_loss")
-    }
-    return losses | {"final/share_diverged": np.mean([row["status"] == "diverged" for row in rows])}
+    metrics = {}
+    for name in ("loss", "excess_loss"):
+        metrics[f"final/{name}"] = np.mean([row[name] for row in rows]) if are_done else np.nan
+    metrics["final/share_diverged"] = np.mean([row["status"] == "diverged" for row in rows])
+    return metrics

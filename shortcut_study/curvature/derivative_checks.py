@@ -75,8 +75,8 @@ def check(backend: Backend, is_default: bool) -> Checked:
     losses, is_coupled = compare_losses(backend, loss, is_default)
     if not losses.counts.sum(0).all():
         raise UserError("the loss ignores all labels")
-    few = draw(backend)
-    ours = backend.over(few, losses_over(backend, loss, few).scales)
+    sample = draw(backend)
+    ours = backend.over(sample, losses_over(backend, loss, sample).scales)
     point = np.array(convert_to_numpy(backend.values[0]))
     variables = backend.objective.model.trainable_variables
     exact, typical = _exact(backend, ours, point)
@@ -91,7 +91,7 @@ def check(backend: Backend, is_default: bool) -> Checked:
     _require_derivative(error)
     del line
     check_loss(reference, point)
-    exact = exact and exact.over(few, ours.scales)
+    exact = exact and exact.over(sample, ours.scales)
     roundings = [_check_derivatives(ours, exact, point)]
     for shift in SHIFTS:
         near = _check_derivatives(ours, exact, _shifted(point, shift, variables))
@@ -100,9 +100,9 @@ def check(backend: Backend, is_default: bool) -> Checked:
             break
     if not is_coupled:
         is_coupled = not is_additive_at(ours, loss, _shifted(point, FAR, variables))
-        require_uncoupled(backend, is_coupled, num_examples(few.batches[0]))
-    known = [value for value in roundings if value is not None and math.isfinite(value)]
-    return Checked(losses.scales, max(known, default=math.nan), bool(known), is_coupled)
+        require_uncoupled(backend, is_coupled, num_examples(sample.batches[0]))
+    finite_roundings = [value for value in roundings if value is not None and math.isfinite(value)]
+    return Checked(losses.scales, max(finite_roundings, default=math.nan), bool(finite_roundings), is_coupled)
 
 
 def draw(backend: Backend) -> Examples:
@@ -127,8 +127,8 @@ def _exact(backend: Backend, ours: Backend, point: np.ndarray) -> tuple[Backend 
     if not backend.objective.draws or backend.dtype == "float64":
         try:
             exact = backend.exact()
-            few = exact.over(ours.examples, ours.scales)
-            return exact, norms_by_variable(few.total(few.gradient, few.weights(point)), variables)
+            sample = exact.over(ours.examples, ours.scales)
+            return exact, norms_by_variable(sample.total(sample.gradient, sample.weights(point)), variables)
         except (TypeError, ValueError):
             pass
     return None, norms_by_variable(ours.total(ours.gradient, ours.place(point)), variables)

@@ -57,11 +57,12 @@ class Examples:
 
     def shapes(self) -> list[tuple]:
         """Returns the shape of each array of a batch, with None for axes that differ between batches."""
-        shapes = [[array.shape for array in keras.tree.flatten(batch)] for batch in self.batches]
-        return [
-            (None, *(sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*(shape[1:] for shape in given))))
-            for given in zip(*shapes)
-        ]
+
+        def common(sizes: tuple[int, ...]) -> int | None:
+            return sizes[0] if len(set(sizes)) == 1 else None
+
+        batches = [[array.shape[1:] for array in keras.tree.flatten(batch)] for batch in self.batches]
+        return [(None, *map(common, zip(*shapes))) for shapes in zip(*batches)]
 
     def take(self, indices: np.ndarray, batch_size: int) -> "Examples":
         """Returns the examples with these indices, ascending, in batches of at most batch_size."""
@@ -178,7 +179,7 @@ def _read_batches(x: Any, batch_size: int | None) -> Examples:
         raise UserError("need y, or batches of pairs (x, y) as x; got no batch")
     structures = [keras.tree.map_structure(np.ndim, batch) for batch in batches]
     lengths = [len(batch) for batch in batches]
-    fits = all(length == lengths[0] and of == structures[0] for length, of in zip(lengths, structures))
+    fits = all(length == lengths[0] and structure == structures[0] for length, structure in zip(lengths, structures))
     if not fits:
         raise UserError("the batches differ in the number of their arrays or axes")
     if batch_size is None:

@@ -126,8 +126,8 @@ def _eigenvectors(h: Any, watched: Watched, seed: int) -> tuple[np.ndarray, tupl
         return np.argsort(-np.abs(pairs.values))[:count]
 
     def stop(pairs: Ritz) -> bool:
-        of = largest(pairs)
-        return pairs.error_bounds[of].max() <= TOLERANCE * np.abs(pairs.values[of]).min()
+        indices = largest(pairs)
+        return pairs.error_bounds[indices].max() <= TOLERANCE * np.abs(pairs.values[indices]).min()
 
     watched.plan("", order)
     # From the first vector of a spectrum with this seed, whose products a folder may hold.

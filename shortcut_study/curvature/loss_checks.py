@@ -177,12 +177,12 @@ def require_uncoupled(backend: Backend, is_coupled: bool, size: int) -> None:
         )
 
 
-def is_additive_at(few: Backend, loss: BatchLoss, point: np.ndarray) -> bool:
+def is_additive_at(sample: Backend, loss: BatchLoss, point: np.ndarray) -> bool:
     """Returns whether the loss of the first batch at a point is that of its halves; True if it is not finite."""
-    batch = few.examples.batches[0]
-    w = few.place(point)
-    totals, counts = loss.parts(few.on_device(batch), w)
-    return not np.isfinite(totals).all() or _is_additive(few, totals, counts, loss.halves(batch, w))
+    batch = sample.examples.batches[0]
+    w = sample.place(point)
+    totals, counts = loss.parts(sample.on_device(batch), w)
+    return not np.isfinite(totals).all() or _is_additive(sample, totals, counts, loss.halves(batch, w))
 
 
 def _is_additive(backend: Backend, totals: np.ndarray, counts: np.ndarray, halves: np.ndarray | None) -> bool:
@@ -224,9 +224,9 @@ def compare_gradients(backend: Backend, typical: np.ndarray) -> np.ndarray:
         if not np.isfinite(gradient).all():
             raise UserError("the gradient of the loss is NaN or infinite at these weights, so that there is no Hessian")
         total = total + gradient
-        own = backend.keras_gradient(device, share) if scales.all() and tolerance < math.inf else None
-        if own is not None:
-            _compare_gradient(gradient, own, variables, tolerance, typical * share)
+        keras_gradient = backend.keras_gradient(device, share) if scales.all() and tolerance < math.inf else None
+        if keras_gradient is not None:
+            _compare_gradient(gradient, keras_gradient, variables, tolerance, typical * share)
     return total
 
 
@@ -235,10 +235,10 @@ def _shares(examples: Examples) -> np.ndarray:
 
 
 def _compare_gradient(
-    gradient: np.ndarray, own: list[np.ndarray], variables: list, tolerance: float, typical: np.ndarray
+    gradient: np.ndarray, keras_gradient: list[np.ndarray], variables: list, tolerance: float, typical: np.ndarray
 ) -> None:
     """Raises ValueError if a gradient [dim] is not that in the model's own variables."""
-    pairs = [*zip(parts_of(gradient, variables), own)]
+    pairs = [*zip(parts_of(gradient, variables), keras_gradient)]
     errors = np.array([np.linalg.norm(part - expected) for part, expected in pairs])
     sizes = np.array([max(np.linalg.norm(part), np.linalg.norm(expected)) for part, expected in pairs])
     sizes = np.maximum(sizes, CANCELLED * typical)
@@ -271,9 +271,11 @@ def check_loss(backend: Backend, point: np.ndarray) -> None:
         moved = [[z + move * v for z, v in zip(outputs, along)] for move in moves]
         slopes = [keras.ops.reshape(g * v, (len(g), -1)) for g, v in zip(gradient, along)]
         product = backend.second_derivative(loss, outputs, along)
-        vectors = [gradient, product, *(backend.grad(loss)(at) for at in moved)]
-        scaled = [[keras.ops.reshape(part * size, (len(part), -1)) for part, size in zip(of, sizes)] for of in vectors]
-        values = keras.ops.stack([loss(outputs), *(loss(at) for at in moved)])
+        vectors = [gradient, product, *(backend.grad(loss)(outputs_moved) for outputs_moved in moved)]
+        scaled = [
+            [keras.ops.reshape(part * size, (len(part), -1)) for part, size in zip(vector, sizes)] for vector in vectors
+        ]
+        values = keras.ops.stack([loss(outputs), *(loss(outputs_moved) for outputs_moved in moved)])
         return values, keras.ops.concatenate(slopes, 1), [keras.ops.concatenate(parts, 1) for parts in scaled]
 
     w = backend.weights(point)

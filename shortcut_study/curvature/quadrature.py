@@ -86,7 +86,8 @@ def lanczos_quadrature(
         decomposition = lanczos(mvp_fn, dim, order, [seed, vector], dtype, memory)
         memory = decomposition.basis
         rows.append(ritz(decomposition))
-    return Quadrature(*(np.stack([row[i] for row in rows]) for i in range(3)), max(row.rounding for row in rows))
+    nodes, weights, bounds = (np.stack([row[column] for row in rows]) for column in range(3))
+    return Quadrature(nodes, weights, bounds, max(row.rounding for row in rows))
 
 
 def deflated_quadrature(

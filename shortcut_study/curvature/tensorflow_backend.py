@@ -35,7 +35,8 @@ class Backend(backend.Backend):
         self, objective: Objective, gauss_newton: bool, precision: str, examples: Examples, in_parts: bool = False
     ) -> None:
         is_fixed = any(x.shape[0] is not None for x in getattr(objective.model, "inputs", None) or [])
-        self.fixed_size = size = examples.batch_size if is_fixed else None
+        size = examples.batch_size if is_fixed else None
+        self.fixed_size = size
         if size is not None and len(examples) % size != 0:
             raise UserError(
                 "a model of a fixed batch size takes whole batches: give a multiple of "

@@ -124,8 +124,8 @@ def always_smaller(compared: Comparison) -> tuple[bool | None, str]:
     is_larger = compared.two >= compared.other
     if not is_larger.any():
         return True, ""
-    there = compared.curves[:, is_larger]
-    differences = np.nanmean(there[np.isfinite(there).any(axis=1)], axis=1)
+    curves = compared.curves[:, is_larger]
+    differences = np.nanmean(curves[np.isfinite(curves).any(axis=1)], axis=1)
     p = p_value(differences)
     return (False if p < CHANCE and differences.mean() < 0 else None), f"; where it is not, p = {p:.2g}"
 
