@@ -22,8 +22,8 @@ import os
 from collections.abc import Callable
 
 from identity_matters.data.digits import mnist_sample
-from identity_matters.errors import explaining, refused_value
-from identity_matters.fields import check_fields, option, require, split_names
+from identity_matters.errors import UserError, explaining, refused_value
+from identity_matters.fields import check_fields, option, split_names
 from identity_matters.runs.job_table import Job
 from identity_matters.runs.tables import read_rows
 from launch import launcher
@@ -53,22 +53,27 @@ class CheckConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        require(not (self.claim and self.draw), "claim and draw exclude each other: a claim has no figure")
+        if self.claim and self.draw:
+            raise UserError("claim and draw exclude each other: a claim has no figure")
 
 
 def main(config: CheckConfig, run_dir: str | None = None) -> int:
     """Checks the claims, or draws figures alone; returns the exit code, 1 if a check failed."""
     names = split_names(config.draw)
-    require(run_dir or not config.draw, "--draw needs a --run_dir, where the figures go")
-    ids = [config.claim] if config.claim else [] if config.draw else list(claims.CLAIMS)
+    if config.draw and not run_dir:
+        raise UserError("--draw needs a --run_dir, where the figures go")
     if config.claim:
+        ids = [config.claim]
         with explaining(refused_value):
             claims.claim_named(config.claim)
+    else:
+        ids = [] if config.draw else list(claims.CLAIMS)
     has_figures = run_dir and (config.draw or config.figures and not config.claim)
     data = _experiments(config.seed) if has_figures else {}
     if config.draw:
-        unknown = ", ".join(name for name in names if name not in data)
-        require(names and not unknown, f"draw names no figure {unknown or config.draw!r}; there are {', '.join(data)}")
+        unknown = [name for name in names if name not in data]
+        if unknown or not names:
+            raise UserError(f"draw names no figure {', '.join(unknown) or config.draw!r}; there are {', '.join(data)}")
         data = {name: experiment for name, experiment in data.items() if name in names}
 
     def line(_: Job, rows: list[dict]) -> str:
@@ -98,7 +103,8 @@ def main(config: CheckConfig, run_dir: str | None = None) -> int:
 
 def _row(claim_id: str, config: CheckConfig, progress: object = None) -> list[dict]:
     """Returns the row of a claim: the result of its check, and the verdicts on the printed text."""
-    check, claim = claims.check(claim_id, config.seed, config.trials), claims.CLAIMS[claim_id]
+    check = claims.check(claim_id, config.seed, config.trials)
+    claim = claims.CLAIMS[claim_id]
     return [check._asdict() | {"verdict": check.verdict, "proof": claim.proof, "source": claim.source}]
 
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args, get_origin
 from absl import flags
 
 from identity_matters.errors import UserError, truncated_repr
-from identity_matters.fields import all_fields, from_json, merged, nested, require, with_fields
+from identity_matters.fields import all_fields, from_json, merged, nested, with_fields
 from identity_matters.runs.config_json import config_of, flat
 from identity_matters.runs.files import read_json
 
@@ -109,10 +109,12 @@ def _base(values: flags.FlagValues, presets: dict[str, Any]) -> tuple[Any, dict[
         return preset, {}
     try:
         contents = read_json(os.path.join(path, "config.json") if os.path.isdir(path) else path)
-        if not isinstance(contents, dict) or "config" not in contents:
-            require(isinstance(contents, dict), f"it must be a JSON object, got {truncated_repr(contents)}")
+        if not isinstance(contents, dict):
+            raise UserError(f"it must be a JSON object, got {truncated_repr(contents)}")
+        if "config" not in contents:
             return preset, nested(preset, contents)
-        require("preset" not in values or not values["preset"].present, "it is the config of a run; leave out --preset")
+        if "preset" in values and values["preset"].present:
+            raise UserError("it is the config of a run; leave out --preset")
         return config_of(contents, preset), {}
     except (OSError, ValueError) as error:
         raise UserError(f"--config={path} cannot be used: {error}") from error
@@ -125,13 +127,17 @@ def config_from(values: flags.FlagValues, presets: dict[str, Any]) -> tuple[Any,
       UserError: as `_base`, or a flag is refused beside the others, or the config is.
     """
     config, in_file = _base(values, presets)
-    before = {name: tuple(value) if isinstance(value, list) else value for name, value in flat(in_file).items()}
-    given = {field.name: (values[field.name].value, default) for field, default, _ in flag_fields(config)}
-    changed = {
-        name: value for name, (value, default) in given.items() if value not in (None, before.get(name, default))
-    }
+    before = {field.name: default for field, default, _ in flag_fields(config)}
+    for name, value in flat(in_file).items():
+        before[name] = tuple(value) if isinstance(value, list) else value
+    changed = {}
+    for field, _, _ in flag_fields(config):
+        value = values[field.name].value
+        if value is not None and value != before[field.name]:
+            changed[field.name] = value
     for name, why in _refusals(config, values).items():
-        require(name not in changed, f"--{name} is {why}")
+        if name in changed:
+            raise UserError(f"--{name} is {why}")
     if not in_file:
         return with_fields(config, **changed), changed
     try:  # together: what a file lacks, a flag may give

@@ -50,8 +50,9 @@ def figures(run_dir: str) -> Figures:
     from theory.figures import DESCENT_FIGURES
 
     tables = {name: read_rows(os.path.join(run_dir, f"{name}.csv")) for name in (*DESCENT_FIGURES, "results")}
-    maps = map_figures(rows) if (rows := tables.pop("results")) else {}
-    return {name: DESCENT_FIGURES[name](rows) for name, rows in tables.items() if rows} | maps
+    results = tables.pop("results")
+    drawn = {name: DESCENT_FIGURES[name](rows) for name, rows in tables.items() if rows}
+    return drawn | map_figures(results) if results else drawn
 
 
 def _line(job: Job, rows: list[dict]) -> str:

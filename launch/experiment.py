@@ -109,7 +109,9 @@ def run(experiment: Experiment, config: Any, run_dir: str | None) -> int:
 
 def _report(experiment: Experiment, directory: RunDirectory | None) -> Report:
     """Computes the missing jobs of all tables, draws the figures, and returns what the rows say."""
-    jobs, start, has_computed = dict(experiment.tables), time.monotonic(), False
+    jobs = dict(experiment.tables)
+    start = time.monotonic()
+    has_computed = False
     if directory:
         for name, compute in experiment.figure_data.items():
             jobs[f"{name}.csv"] = [Job({}, lambda _, compute=compute: compute(), name)]
@@ -136,13 +138,17 @@ def _report(experiment: Experiment, directory: RunDirectory | None) -> Report:
             bar.update(share)
 
         for name, job in named:
-            table, before = tables[name], bar.n
-            if not (rows := table.find(job)):
+            table = tables[name]
+            before = bar.n
+            rows = table.find(job)
+            if not rows:
                 bar.set_description(job.label)
-                rows, has_computed = table.run(job, advance), True
+                rows = table.run(job, advance)
+                has_computed = True
             bar.update(before + 1 - bar.n)
             with _naming_tables(directory, {name}.intersection(read)):
-                if name in experiment.tables and (line := experiment.line(job, rows)):
+                line = experiment.line(job, rows) if name in experiment.tables else ""
+                if line:
                     tqdm.write(line)
         bar.set_description("figures, results")
         if directory:

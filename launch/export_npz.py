@@ -17,7 +17,7 @@ from identity_matters.config import DataConfig
 from identity_matters.data.base import SPLITS, fits_in_memory, read_all
 from identity_matters.data.source import open_source
 from identity_matters.errors import UserError
-from identity_matters.fields import Checked, option, require
+from identity_matters.fields import Checked, option
 from identity_matters.runs.files import replacing
 from launch import launcher, terminal
 
@@ -51,10 +51,13 @@ class ExportConfig(Checked):
 
 def main(config: ExportConfig) -> None:
     """Reads the data set and writes the file."""
-    require(config.npz != "", "--npz is missing: the file to write, e.g. --npz=cifar10.npz")
-    require(not os.path.exists(config.npz), f"{config.npz} exists; name another file")
+    if not config.npz:
+        raise UserError("--npz is missing: the file to write, e.g. --npz=cifar10.npz")
+    if os.path.exists(config.npz):
+        raise UserError(f"{config.npz} exists; name another file")
     folder = os.path.dirname(config.npz)
-    require(os.path.isdir(folder or "."), f"there is no folder {folder} to write {config.npz} to")
+    if not os.path.isdir(folder or "."):
+        raise UserError(f"there is no folder {folder} to write {config.npz} to")
     with terminal.silenced_stderr():
         import keras  # noqa: F401  # before the data, whose lines are to be seen
     source = open_source(DataConfig(**{name: value for name, value in vars(config).items() if name != "npz"}))

@@ -107,7 +107,8 @@ class Spectra:
     """
 
     def __init__(self, config: SpectrumConfig, run_dir: str) -> None:
-        self._config, self._run_dir = config, run_dir
+        self._config = config
+        self._run_dir = run_dir
         self.weights = {"": config.at_step} | ({START: 0} if config.with_start else {})  # steps, by the tables' prefix
         self._run_config = trained_run.read_config(config, run_dir)
         self._images, self._labels, self.data = trained_run.first_examples(self._run_config, config.examples)
@@ -122,16 +123,19 @@ class Spectra:
 
         config = self._config
         for prefix, step in self.weights.items():
-            chosen, kept = dataclasses.replace(config, at_step=step), run.file(prefix + CHECKPOINT)
+            chosen = dataclasses.replace(config, at_step=step)
+            kept = run.file(prefix + CHECKPOINT)
             self._networks[prefix] = trained_run.load_model(self._run_config, chosen, kept)
-            if not config.batch_moments and (names := without_averages(self._networks[prefix][0])):
+            names = [] if config.batch_moments else without_averages(self._networks[prefix][0])
+            if names:
                 raise UserError(f"{names[0]} has averaged no batches yet; add --batch_moments")
         self.details[trained_run.DIGEST] = trained_run.weights_digest(self._networks[""][0])
         trained_run.require_same_weights(run, self.details[trained_run.DIGEST], config.saved_run)
 
     def jobs(self, prefix: str) -> dict[str, list[Job]]:
         """Returns the jobs of each table of some weights, by its name."""
-        config, of = self._config, " at the start" if prefix else ""
+        config = self._config
+        suffix = " at the start" if prefix else ""
         results = os.path.join(self._run_dir, prefix + RESULTS)
         accuracy = {name: getattr(config, name) for name in ("order", "num_vectors", "tolerance", "seed")}
         accuracy["path"] = os.path.join(self._run_dir, prefix + PRODUCTS)
@@ -150,11 +154,14 @@ class Spectra:
         def of_parts(groups: str) -> Callable[["Hessian"], list[dict]]:
             return lambda h: h.per_layer(groups, **accuracy).rows
 
-        jobs = {RESULTS: self._job(prefix, f"spectrum{of}", spectrum), DENSITY: Job({}, density, f"density{of}")}
+        jobs = {
+            RESULTS: self._job(prefix, f"spectrum{suffix}", spectrum),
+            DENSITY: Job({}, density, f"density{suffix}"),
+        }
         if config.per_layer:
-            jobs[LAYERS] = self._job(prefix, f"layers{of}", of_parts("layer"))
+            jobs[LAYERS] = self._job(prefix, f"layers{suffix}", of_parts("layer"))
         if config.per_block:
-            jobs[BLOCKS] = self._job(prefix, f"blocks{of}", of_parts("block"))
+            jobs[BLOCKS] = self._job(prefix, f"blocks{suffix}", of_parts("block"))
         return {prefix + name: [job] for name, job in jobs.items()}
 
     def _job(self, prefix: str, label: str, measure: Callable[["Hessian"], list[dict]]) -> Job:
@@ -165,7 +172,8 @@ class Spectra:
 
             from shortcut_study.curvature import Hessian
 
-            config, (model, checkpoint) = self._config, self._networks[prefix]
+            config = self._config
+            (model, checkpoint) = self._networks[prefix]
 
             def on_batch() -> None:
                 progress(0)  # the run begins after the first batch, not before: what is refused leaves none
@@ -188,18 +196,18 @@ class Spectra:
 
     def report(self, run: "RunDirectory", *tables: list[dict]) -> Report:
         """Describes the spectra, from the rows of all tables in their order; removes what an interruption needs."""
-        config, dim, rows = self._config, num_weights(self._networks[""][0]), list(tables)
+        config = self._config
+        dim = num_weights(self._networks[""][0])
+        rows = list(tables)
         size = len(tables) // len(self.weights)  # the same tables for each of the weights
         seconds = run.contents["seconds"]
-        if seconds is None and "minutes" in run.contents:  # as runs of 0.2.0 have them
-            seconds = 60 * run.contents["minutes"]
         time = "" if seconds is None else f", {seconds / 60:.1f} minutes"  # None: a call computed all and was killed
         name = f"{config.saved_run} after {config.at_step} steps" if config.at_step >= 0 else config.saved_run
         lines = [f"{name or config.pretrained}: {dim:,} trained weights, {len(self._images):,} training images"]
         matrix = "Gauss-Newton matrix" if config.gauss_newton else "Hessian"
         for prefix in self.weights:
-            of, took = (" at the initial weights", "") if prefix else ("", time)
-            lines.append(f"spectrum of the {matrix}{of}{took}")
+            suffix = " at the initial weights" if prefix else time
+            lines.append(f"spectrum of the {matrix}{suffix}")
             lines += _texts(rows[:size], config.num_eigenvalues, dim)
             del rows[:size]
             shutil.rmtree(run.file(prefix + PRODUCTS), ignore_errors=True)

@@ -118,7 +118,8 @@ def _call(
             note(f"--{name} has no effect: {why}")
     if takes_files(main):
         return main(config, [os.path.expanduser(file) for file in files])
-    if (parameter := run_dir_parameter(main)) is None:
+    parameter = run_dir_parameter(main)
+    if parameter is None:
         return main(config)
     run_dir = values["run_dir"].value
     if parameter.default is parameter.empty and not run_dir:

@@ -23,6 +23,7 @@ interrupted run after the last finished block.
 """
 
 import dataclasses
+import itertools
 import os
 import time
 
@@ -81,7 +82,8 @@ def main(config: NearIdentityConfig, run_dir: str) -> int:
 
     def report(directory: RunDirectory, rows: list[dict], *removed: list[dict]) -> Report:
         lines = [table(rows), *map(removable, removed)]
-        if seconds := directory.contents["seconds"]:  # which runs of 0.2.0 lack
+        seconds = directory.contents["seconds"]
+        if seconds is not None:  # None: a call computed all and was killed
             lines.append(f"measured in {_duration(seconds)}")
         return Report("\n".join(lines), details={"num_examples": len(images)})
 
@@ -115,16 +117,18 @@ def _duration(seconds: float) -> str:
 def removable(removed: list[dict]) -> str:
     """Returns a line: how many blocks can be removed before the error grows by MAX_RISE, from removed.csv."""
     limit = removed[0]["error"] + MAX_RISE
-    row = [row for row in removed if all(other["error"] <= limit for other in removed[: row["num_removed"] + 1])][-1]
-    error, count = f"error {removed[0]['error']:.2%}", row["num_removed"]
-    if count == 0:
-        tried = [f"{row['error']:.2%} without the smallest branch, so none can be removed" for row in removed[1:2]]
-        return "; ".join([error, *tried])
-    smallest = f"{count} smallest" if count > 1 else "smallest"
-    return (
-        f"{error}; {row['error']:.2%} without the {smallest} of {len(removed)} branches, with "
-        f"{row['operations']:.0%} of their operations"
-    )
+    last = [*itertools.takewhile(lambda row: row["error"] <= limit, removed)][-1]
+    count = last["num_removed"]
+    error = f"error {removed[0]['error']:.2%}"
+    if count > 0:
+        smallest = f"{count} smallest" if count > 1 else "smallest"
+        return (
+            f"{error}; {last['error']:.2%} without the {smallest} of {len(removed)} branches, with "
+            f"{last['operations']:.0%} of their operations"
+        )
+    if len(removed) > 1:
+        return f"{error}; {removed[1]['error']:.2%} without the smallest branch, so none can be removed"
+    return error
 
 
 def table(rows: list[dict]) -> str:

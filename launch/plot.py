@@ -25,7 +25,7 @@ import re
 from typing import Literal
 
 from identity_matters.errors import UserError, explaining, table_error
-from identity_matters.fields import check_fields, option, require, split_names
+from identity_matters.fields import check_fields, option, split_names
 from identity_matters.runs.config_json import differing, flat, read_config_json
 from identity_matters.runs.files import name_one_twice, shortest_unique_suffixes
 from identity_matters.runs.tables import read_metrics, read_rows
@@ -60,9 +60,10 @@ class PlotConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        require(self.beside or not self.names, "names needs runs to compare; give the others with --beside")
-        begins = not self.level or bool(self.levels)
-        require(begins, f"level must begin with a percentage, as in '6.38% as printed', got {self.level!r}")
+        if self.names and not self.beside:
+            raise UserError("names needs runs to compare; give the others with --beside")
+        if self.level and not self.levels:
+            raise UserError(f"level must begin with a percentage, as in '6.38% as printed', got {self.level!r}")
 
     @property
     def levels(self) -> dict[str, float]:
@@ -78,16 +79,20 @@ def main(config: PlotConfig, run_dir: str) -> None:
     if config.beside:
         for name in ("beside", "names"):  # which stand in the legend
             text = getattr(config, name)
-            require(text.isprintable(), f"--{name} holds characters that cannot be printed: {text!r}")
+            if not text.isprintable():
+                raise UserError(f"--{name} holds characters that cannot be printed: {text!r}")
         others = split_names(config.beside)
-        require(others, f"beside names no directory, got {config.beside!r}")
+        if not others:
+            raise UserError(f"beside names no directory, got {config.beside!r}")
         compare = functools.partial(_comparison, [run_dir, *others], config)
         print("\n".join(save_figures(compare, run_dir, config.format, config.style)))
         return
-    record, kind = read_config_json(run_dir), _kind(run_dir)
+    record = read_config_json(run_dir)
+    kind = _kind(run_dir)
     draw = importlib.import_module(f"launch.{kind}").figures
     takes = inspect.signature(draw).parameters
-    require("levels" in takes or not config.level, f"level is for training runs; {run_dir} is a run of launch.{kind}")
+    if config.level and "levels" not in takes:
+        raise UserError(f"level is for training runs; {run_dir} is a run of launch.{kind}")
     options = {name: getattr(config, name) for name in ("title", "levels") if name in takes}
     with explaining(table_error(os.path.join(run_dir, "*.csv"))):
         paths = save_figures(lambda: draw(run_dir, **options), run_dir, config.format, config.style)
@@ -105,7 +110,8 @@ def _comparison(run_dirs: list[str], config: PlotConfig) -> Figures:
     if name_one_twice(run_dirs):
         raise UserError(f"run_dir and beside name a directory twice: {', '.join(run_dirs)}")
     names = [name.strip() for name in config.names.split(",")] if config.names else names_of_runs(run_dirs)
-    require(len(names) == len(run_dirs), f"names has {len(names)} names for {len(run_dirs)} runs: {config.names}")
+    if len(names) != len(run_dirs):
+        raise UserError(f"names has {len(names)} names for {len(run_dirs)} runs: {config.names}")
     if _kind(run_dirs[0]) == "near_identity":
         return near_identity.comparison(dict(zip(names, run_dirs)))
     tables = [read_metrics(os.path.join(path, "metrics.csv")) for path in run_dirs]
@@ -149,10 +155,13 @@ def _setting(name: str, value: object) -> str:
 
 def _kind(run_dir: str) -> str:
     """The kind of a run, by its config.json or, without it, by its CSV files."""
-    if record := read_config_json(run_dir):
+    record = read_config_json(run_dir)
+    if record:
         return record["kind"]
-    tables = {name for name in (os.listdir(run_dir) if os.path.isdir(run_dir) else ()) if name.endswith(".csv")}
-    require(len(tables) > 0, f"{run_dir} holds no config.json, metrics.csv or other table of a run")
+    files = os.listdir(run_dir) if os.path.isdir(run_dir) else []
+    tables = {name for name in files if name.endswith(".csv")}
+    if not tables:
+        raise UserError(f"{run_dir} holds no config.json, metrics.csv or other table of a run")
     for name, kind in (("metrics.csv", "train"), ("density.csv", "hessian_spectrum")):
         if name in tables:
             return kind

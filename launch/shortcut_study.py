@@ -78,7 +78,8 @@ def smoke_size(run_dir: str) -> list[str]:
     """Returns the names of the figures that, at the size in a study's config.json, are too small for conclusions."""
     from shortcut_study.report import FIGURES, is_smoke_size
 
-    config, num_examples = config_of(run_dir), (read_config_json(run_dir) or {}).get("num_examples")
+    config = config_of(run_dir)
+    num_examples = (read_config_json(run_dir) or {}).get("num_examples")
     if not isinstance(num_examples, int):  # a study that has not begun, or results.csv without its config.json
         num_examples = config.examples or math.inf
     return [name for name in FIGURES if is_smoke_size(config, name, num_examples)]
@@ -109,7 +110,8 @@ def _write_events(run: RunDirectory, rows: list[dict], has_hparams: bool) -> Non
                     writer.file_writer.add_summary(summary)
                 for name, value in trained.metrics.items():
                     writer.add_scalar(name, value, trained.epoch)
-        listed, names = run.contents.get("event_files", []), _event_files(folder)
+        listed = run.contents.get("event_files", [])
+        names = _event_files(folder)
         for name in _event_files(run.path):
             if name in listed:  # of an earlier end of this run: TensorBoard would show both
                 os.remove(run.file(name))

@@ -13,7 +13,7 @@ from identity_matters.data.base import Split
 from identity_matters.data.folder import check_run_dir_outside_images
 from identity_matters.data.source import check_data_is_unchanged, note_data_location, open_source
 from identity_matters.errors import UserError, note
-from identity_matters.fields import Checked, check_fields, option, require
+from identity_matters.fields import Checked, check_fields, option
 from identity_matters.runs.config_json import config_of, read_config_json
 
 if TYPE_CHECKING:
@@ -44,13 +44,13 @@ class ExportedNetwork:
 
     def __post_init__(self) -> None:
         check_fields(self)  # before TensorFlow is imported
-        both = "--saved_model and --pretrained are both given; give one of them"
-        require(not (self.saved_model and self.pretrained), both)
+        if self.saved_model and self.pretrained:
+            raise UserError("--saved_model and --pretrained are both given; give one of them")
 
     def require_named(self) -> None:
         """Raises UserError where no network is named."""
-        missing = "--saved_model is missing: the directory of a run, e.g. runs/first"
-        require(bool(self.saved_model or self.pretrained), missing)
+        if not self.saved_model and not self.pretrained:
+            raise UserError("--saved_model is missing: the directory of a run, e.g. runs/first")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,9 +82,13 @@ def read_config(chosen: SavedRun, run_dir: str = "") -> TrainConfig:
       UserError: there is no such run or network, it is not finished, both are given, its data have changed, or run_dir
         lies among its images.
     """
-    saved_run, pretrained, at_step = chosen.saved_run, chosen.pretrained, chosen.at_step
-    data_dir, npz = chosen.data_dir, chosen.npz
-    require(not (saved_run and pretrained), "--saved_run and --pretrained are both given; give one of them")
+    saved_run = chosen.saved_run
+    pretrained = chosen.pretrained
+    at_step = chosen.at_step
+    data_dir = chosen.data_dir
+    npz = chosen.npz
+    if saved_run and pretrained:
+        raise UserError("--saved_run and --pretrained are both given; give one of them")
     if pretrained and at_step > 0:
         raise UserError(f"--at_step={at_step} needs --saved_run, a run of launch.train; --pretrained has its start, 0")
     if pretrained:
@@ -195,5 +199,6 @@ def weights_digest(model: "keras.Model") -> str:
 
 def require_same_weights(run: "RunDirectory", digest: str, saved_run: str) -> None:
     """Raises UserError where a continued run began with weights of another digest."""
-    other = f"{run.path} was computed for other weights than {saved_run or 'the network'} has now"
-    require(run.contents.get(DIGEST, digest) == digest, f"{other}; choose another run_dir")
+    if run.contents.get(DIGEST, digest) != digest:
+        name = saved_run or "the network"
+        raise UserError(f"{run.path} was computed for other weights than {name} has now; choose another run_dir")

@@ -77,7 +77,8 @@ def along_loss(
     fewer than two losses.
     """
     seeds = sorted({row["seed"] for row in rows})
-    runs = [run for seed in seeds if (run := run_along_loss(select(rows, seed=seed), loss, y, log))]
+    runs = [run_along_loss(select(rows, seed=seed), loss, y, log) for seed in seeds]
+    runs = [run for run in runs if run]
     if not runs:
         return Band(*np.empty((4, 0)))
     grid = np.linspace(min(losses[0] for losses, _ in runs), max(losses[-1] for losses, _ in runs), num_points)
@@ -100,7 +101,8 @@ def _interpolated(grid: np.ndarray, losses: np.ndarray, values: np.ndarray, larg
 def run_along_loss(rows: list[dict], loss: str, y: str, log: bool) -> tuple[np.ndarray, np.ndarray] | None:
     """One run's log₁₀ losses, ascending, and its values there, NaN for infinite ones; None for fewer than two."""
     measured = [row for row in rows if is_number(row[loss]) and row[y] != ""]
-    losses, values = np.log10(column(measured, loss)), column(measured, y)
+    losses = np.log10(column(measured, loss))
+    values = column(measured, y)
     values[~np.isfinite(values)] = np.nan  # no line is drawn past it
     losses, first = np.unique(losses, return_index=True)
     if len(losses) < 2:

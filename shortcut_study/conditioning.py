@@ -34,7 +34,8 @@ class Spectrum(NamedTuple):
 def summarize(eigenvalues: np.ndarray, rounding: float) -> Spectrum:
     """Returns the summary of all eigenvalues [P] of a Hessian, of which sizes up to `rounding` count as 0."""
     sizes = np.abs(eigenvalues)
-    max_abs, p10_abs = float(sizes.max()), float(np.percentile(sizes, 10))
+    max_abs = float(sizes.max())
+    p10_abs = float(np.percentile(sizes, 10))
     condition_number = max_abs / p10_abs if p10_abs > rounding else np.inf
     low, high = float((eigenvalues < -rounding).mean()), float((eigenvalues <= rounding).mean())
     return Spectrum(max_abs, p10_abs, condition_number, low, (low, high))
@@ -50,14 +51,21 @@ def summary(quadrature: Quadrature, dim: int | None = None) -> Spectrum:
     With n = dim the ranges are widened by two such errors, and fail to hold the share of the eigenvalues in 1 of 20
     cases.
     """
-    (nodes, weights, bounds, zero, *_), max_abs = (whole := quadrature.whole()), float(np.abs(whole.nodes).max())
-    sizes, tenth = np.unique(np.abs(nodes)), _sampling(0.1, dim, quadrature)
+    whole = quadrature.whole()
+    nodes, weights, bounds, zero, *_ = whole
+    max_abs = float(np.abs(nodes).max())
+    sizes = np.unique(np.abs(nodes))
+    tenth = _sampling(0.1, dim, quadrature)
     least, most = _shares(quadrature, -sizes, sizes)
     low, high = 0.1 - tenth, 0.1 + tenth
     p10_low = sizes[np.argmax(most >= low)] if _shares(quadrature, 0, 0)[1] < low else 0.0
     is_exact = bounds.max() <= 2 * zero  # no eigenvalue is beyond
-    p10_high = sizes[np.argmax(least >= high)] if least[-1] >= high else max_abs if is_exact else np.inf
-    order, flat_weights = np.argsort(np.abs(nodes), None), weights.ravel() / len(nodes)
+    if least[-1] >= high:
+        p10_high = sizes[np.argmax(least >= high)]
+    else:
+        p10_high = max_abs if is_exact else np.inf
+    order = np.argsort(np.abs(nodes), None)
+    flat_weights = weights.ravel() / len(nodes)
     # Where a tenth of the weight is passed, half of each node's weight on either side of it.
     passed = np.cumsum(flat_weights[order]) - flat_weights[order] / 2
     p10_abs = float(np.interp(0.1, passed, np.abs(nodes).ravel()[order]))

@@ -5,7 +5,8 @@ from typing import Literal
 
 import numpy as np
 
-from identity_matters.fields import check_fields, option, require
+from identity_matters.errors import UserError
+from identity_matters.fields import check_fields, option
 from shortcut_study.figures import MODULES
 
 
@@ -79,14 +80,12 @@ class StudyConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        require(
-            all(depth % 6 == 0 for depth in self.conv_depths),
-            f"conv_depths must be multiples of 6, for shortcuts of 1, 2 and 3, got {self.conv_depths}",
-        )
-        require(
-            all(depth % 2 == 0 for depth in (self.depth, *self.relu_depths)),
-            f"depth and relu_depths must be multiples of shortcut_depth 2, got {self.depth} and {self.relu_depths}",
-        )
+        if not all(depth % 6 == 0 for depth in self.conv_depths):
+            raise UserError(f"conv_depths must be multiples of 6, for shortcuts of 1, 2 and 3, got {self.conv_depths}")
+        if not all(depth % 2 == 0 for depth in (self.depth, *self.relu_depths)):
+            raise UserError(
+                f"depth and relu_depths must be multiples of shortcut_depth 2, got {self.depth} and {self.relu_depths}"
+            )
 
     def seeds(self, count: int) -> range:
         """Returns the first `count` seeds."""

@@ -59,14 +59,16 @@ def initial_spectra(models: Iterable[keras.Model], images: np.ndarray, labels: n
     Raises:
       ValueError: no residual kernel, models of several architectures, no examples.
     """
-    h, first = None, []
+    h = None
+    first = []
     for model in models:
         kernels = [v for v in model.trainable_variables if RESIDUAL_KERNEL.search(v.path)]
         if not kernels:
             raise ValueError("the model trains no residual kernel, a variable named like stage1_block1_conv1/kernel")
         if h is None:
             options = {"batch_size": len(images), "training": True, "dtype": "float64"}
-            h, first = Hessian(model, images, labels, variables=kernels, **options), _shapes(model)
+            h = Hessian(model, images, labels, variables=kernels, **options)
+            first = _shapes(model)
         if _shapes(model) != first:
             raise ValueError("the models must be of one architecture, their variables differ in name or shape")
         h.move_to(model)

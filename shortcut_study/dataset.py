@@ -8,7 +8,6 @@ from identity_matters.config import DataConfig
 from identity_matters.data.base import fits_in_memory, read_all
 from identity_matters.data.source import open_source
 from identity_matters.errors import UserError, VaryingSizes
-from identity_matters.fields import require
 from shortcut_study.config import StudyConfig
 
 
@@ -52,7 +51,8 @@ def load_images(config: StudyConfig) -> StudyImages:
         raise UserError(
             f"the images of {config.dataset} vary in size; choose a set of small images of one size"
         ) from error
-    require(fits_in_memory(source), f"dataset {config.dataset} is not held in memory; choose one of small images")
+    if not fits_in_memory(source):
+        raise UserError(f"dataset {config.dataset} is not held in memory; choose one of small images")
     return StudyImages(*read_all(source, ["train"]), source.num_classes)
 
 
@@ -108,5 +108,5 @@ def whitened_components(
     # An eigenvector's sign is LAPACK's choice: make its largest entry positive.
     largest = directions[np.abs(directions).argmax(axis=0), np.arange(num_classes)]
     whitened = pixels @ (directions * np.sign(largest)) / np.sqrt(variances)
-    both = np.sqrt(2 / num_classes) if mean_over_outputs else 1.0
-    return both * scale * whitened, both * np.eye(num_classes)[labels]
+    factor = np.sqrt(2 / num_classes) if mean_over_outputs else 1.0
+    return factor * scale * whitened, factor * np.eye(num_classes)[labels]

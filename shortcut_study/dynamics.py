@@ -75,7 +75,8 @@ def descend(
       ValueError: shapes that do not belong together, numbers that are not real and finite.
     """
     # copied, as the descent writes into them
-    weights, learning_rates = finite("weights", weights).copy(), finite("learning_rates", learning_rates)
+    weights = finite("weights", weights).copy()
+    learning_rates = finite("learning_rates", learning_rates)
     if weights.shape[1:] != network.shape or learning_rates.shape != weights.shape[:1]:
         raise ValueError(
             f"weights and learning_rates must have shapes [B, {', '.join(map(str, network.shape))}] and [B], "
@@ -108,11 +109,13 @@ def loss_and_gradient(network: ShortcutNetwork, x: np.ndarray, y: np.ndarray) ->
     from shortcut_study.tape import data_objective, linear_objective
 
     if network.is_linear:
-        compiled, known = linear_objective(network), (moments(x, y)[0], least_squares_map(x, y))
+        compiled = linear_objective(network)
+        arrays = (moments(x, y)[0], least_squares_map(x, y))
     else:
-        compiled, known = data_objective(network), (x, y)
-    known = [tf.constant(array) for array in known]
-    return lambda weights: tuple(tensor.numpy() for tensor in compiled(tf.constant(weights), *known))
+        compiled = data_objective(network)
+        arrays = (x, y)
+    constants = [tf.constant(array) for array in arrays]
+    return lambda weights: tuple(tensor.numpy() for tensor in compiled(tf.constant(weights), *constants))
 
 
 def _loop(
@@ -125,11 +128,13 @@ def _loop(
     on_epoch: Callable | None,
 ) -> Descent:
     """The descent, weights changed in place; limit, a loss too large; excess_losses are left to the caller."""
-    count, weight_axes = len(weights), (1, 2, 3, 4)
+    count = len(weights)
+    weight_axes = (1, 2, 3, 4)
     losses, norms = np.full((2, num_epochs + 1, count), np.nan)
     diverged_at = np.full(count, -1)
     snapshots = np.full((len(snapshot_losses), *weights.shape), np.nan)
-    runs, current = np.arange(count), weights  # those that have not diverged, and where they are
+    runs = np.arange(count)  # those that have not diverged
+    current = weights
     for epoch in range(num_epochs + 1):
         if not len(runs):
             break

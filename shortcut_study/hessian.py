@@ -59,7 +59,8 @@ def hessian(
       ValueError: an unknown method, or one that does not apply; shapes that do not belong together, non-finite numbers;
         an activation of one's own that does not take tensors, or of which TensorFlow knows no second derivative.
     """
-    weights, (x, y) = finite("weights", weights), network.examples(x, y)
+    weights = finite("weights", weights)
+    (x, y) = network.examples(x, y)
     if weights.shape != network.shape:
         raise ValueError(f"weights must have shape {network.shape}, got {weights.shape}")
     if method not in METHODS:
@@ -96,8 +97,11 @@ def hessian_from_moments(
     num_units, shortcut_depth, d, _ = weights.shape
     paths = _paths(weights, shortcut)
     error = (paths.end_to_end @ input_moment - cross_moment).T  # Gᵀ
-    after, before, size = paths.after, paths.before, num_units * shortcut_depth
-    rows_after, rows_before = after.transpose(1, 0, 2).reshape(d, -1), before.reshape(-1, d)
+    after = paths.after
+    before = paths.before
+    size = num_units * shortcut_depth
+    rows_after = after.transpose(1, 0, 2).reshape(d, -1)
+    rows_before = before.reshape(-1, d)
     newton_rows = (rows_after.T @ rows_after).reshape(size, d, size, d)  # [p, i₁, q, i₂]
     newton_columns = (rows_before @ input_moment @ rows_before.T).reshape(size, d, size, d)  # [p, j₁, q, j₂]
     bent = (rows_before @ error @ rows_after).reshape(size, d, size, d)  # [p, j₁, q, i₂]
@@ -169,7 +173,8 @@ def spectrum(hessian: np.ndarray) -> Spectrum:
     Raises:
       ValueError: no square matrix, entries that are not real and finite, or a matrix that is not symmetric.
     """
-    given, matrix = np.asarray(hessian).dtype, finite("hessian", hessian)
+    given = np.asarray(hessian).dtype
+    matrix = finite("hessian", hessian)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size:
         raise ValueError(f"hessian must be [P, P], P at least 1, got shape {matrix.shape}")
     scale = max(matrix.max(), -matrix.min())

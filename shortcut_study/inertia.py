@@ -188,19 +188,22 @@ def spectrum_by_counting(
         # Where the Hessian is 0, as it is at zero for n ≥ 3. A shift this small would merge units of other weights.
         if not weights.any() and num_smaller(np.finfo(np.float64).tiny) == total:
             return _ZERO_SPECTRUM
-        known, high = {0.0: 0}, 1.0  # sizes, and how many are smaller
-        while known.setdefault(high, num_smaller(high)) < total:
+        counts = {0.0: 0}
+        high = 1.0  # sizes, and how many are smaller
+        while counts.setdefault(high, num_smaller(high)) < total:
             high *= 2
-        max_abs = _ordered(num_smaller, total - 1, known, tolerance)
+        max_abs = _ordered(num_smaller, total - 1, counts, tolerance)
         if max_abs < np.finfo(np.float64).tiny:  # as of zero inputs
             return _ZERO_SPECTRUM
         floor = SMALLEST * max_abs
-        negative, up_to_zero = count(-floor), count(floor)
-        known[floor] = vanishing = up_to_zero - negative
+        negative = count(-floor)
+        up_to_zero = count(floor)
+        vanishing = up_to_zero - negative
+        counts[floor] = vanishing
         place = 0.1 * (total - 1)
         below = int(place)
         low, next_one = (
-            _ordered(num_smaller, rank, known, tolerance) if rank >= vanishing else 0.0
+            _ordered(num_smaller, rank, counts, tolerance) if rank >= vanishing else 0.0
             for rank in (below, min(below + 1, total - 1))
         )
     p10_abs = low + (place - below) * (next_one - low)  # as numpy.percentile
@@ -215,7 +218,8 @@ class Counter:
     """
 
     def __init__(self, stages: list[Stage], end: np.ndarray) -> None:
-        self._merged, self._end = [stages], end  # units by ones, twos, fours, …
+        self._merged = [stages]
+        self._end = end  # units by ones, twos, fours, …
         self._lock = threading.Lock()  # of the list: two shifts are counted at once
 
     def __call__(self, shift: float) -> int:
@@ -236,7 +240,10 @@ def eigenvalues_below(stages: list[Stage], end: np.ndarray, shift: float) -> tup
 
     The growth is 1 for a single stage, which is the matrix itself. Stages and end are as from `stages_of_units`.
     """
-    value, count, growth, scale = end, 0, 1.0, np.abs(end).max() or 1.0
+    value = end
+    count = 0
+    growth = 1.0
+    scale = np.abs(end).max() or 1.0
     for stage in reversed(stages):
         backed = times_controls(stage, value)  # GᵀV
         pivot = stage.Q + times_controls(stage, backed.T)
@@ -258,19 +265,19 @@ def eigenvalues_below(stages: list[Stage], end: np.ndarray, shift: float) -> tup
     return count, growth
 
 
-def _ordered(num_smaller: Callable[[float], int], rank: int, known: dict[float, int], tolerance: float) -> float:
+def _ordered(num_smaller: Callable[[float], int], rank: int, counts: dict[float, int], tolerance: float) -> float:
     """The size that has `rank` smaller ones, by bisection: of logarithms, once the lower end is not 0.
 
     Known are sizes and how many are smaller, some on either side; what is found out is added.
     """
-    low = max(size for size, count in known.items() if count <= rank)
-    high = min(size for size, count in known.items() if count > rank)
+    low = max(size for size, count in counts.items() if count <= rank)
+    high = min(size for size, count in counts.items() if count > rank)
     while high - low > tolerance * high:
         middle = np.sqrt(low) * np.sqrt(high) if low > 0 else high / 2
         if not low < middle < high:
             break
-        known[middle] = num_smaller(middle)
-        if known[middle] > rank:
+        counts[middle] = num_smaller(middle)
+        if counts[middle] > rank:
             high = middle
         else:
             low = middle

@@ -24,7 +24,8 @@ def ldl(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
     """
     n = len(matrix)
     factor = np.array(matrix.T, np.float64, order="F")  # of a matrix of C's order a plain copy
-    interchanges, work = np.empty(n, np.int32), np.empty(n * _BLOCK)
+    interchanges = np.empty(n, np.int32)
+    work = np.empty(n * _BLOCK)
     status = ctypes.c_int()
     _dsytrf(*_pointers(_LOWER, n, factor, n, interchanges, work, work.size, status))
     return factor, interchanges, status.value
@@ -40,20 +41,25 @@ def solve(factor: np.ndarray, interchanges: np.ndarray, right: np.ndarray) -> np
 
 def _pointers(*arguments: "int | np.ndarray | ctypes._SimpleCData") -> list:
     """Fortran takes all by address. What is returned keeps the numbers alive, the caller the arrays."""
-    return [
-        argument.ctypes.data_as(ctypes.c_void_p)
-        if isinstance(argument, np.ndarray)
-        else ctypes.byref(ctypes.c_int(argument) if isinstance(argument, int) else argument)
-        for argument in arguments
-    ]
+    pointers = []
+    for argument in arguments:
+        if isinstance(argument, np.ndarray):
+            pointers.append(argument.ctypes.data_as(ctypes.c_void_p))
+        elif isinstance(argument, int):
+            pointers.append(ctypes.byref(ctypes.c_int(argument)))
+        else:
+            pointers.append(ctypes.byref(argument))
+    return pointers
 
 
 def _routine(name: str, num_arguments: int) -> "ctypes._CFuncPtr":
     capsule = cython_lapack.__pyx_capi__[name]
     signature = ctypes.pythonapi.PyCapsule_GetName
-    signature.restype, signature.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    signature.restype = ctypes.c_char_p
+    signature.argtypes = [ctypes.py_object]
     address = ctypes.pythonapi.PyCapsule_GetPointer
-    address.restype, address.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    address.restype = ctypes.c_void_p
+    address.argtypes = [ctypes.py_object, ctypes.c_char_p]
     function_type = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * num_arguments)
     return function_type(address(capsule, signature(capsule)))
 

@@ -54,7 +54,9 @@ def piecewise_hessian(network: ShortcutNetwork, weights: np.ndarray, x: np.ndarr
 
 def _add_block(total: np.ndarray, network: ShortcutNetwork, weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
     """Adds to total the sum of a block of samples."""
-    d, depth, count = network.width, network.depth, len(x)
+    d = network.width
+    depth = network.depth
+    count = len(x)
     inputs, slopes, prediction = _forward(network, weights, x)
     sensitivities = _sensitivities(network, weights, slopes, count)  # A [N, m, k, i]
     joined = np.ascontiguousarray(sensitivities.transpose(1, 2, 0, 3)).reshape(count, d, depth * d)
@@ -73,7 +75,10 @@ def _add_block(total: np.ndarray, network: ShortcutNetwork, weights: np.ndarray,
 def _forward(network: ShortcutNetwork, weights: np.ndarray, x: np.ndarray) -> tuple:
     """u [N, m, d]; slopes of the activation before each matrix [N, m, d] and after each unit's last [R, m, d]; ŷ."""
     pre, mid, post = network.activations
-    inputs, before, after, hidden = [], [], [], x
+    inputs = []
+    before = []
+    after = []
+    hidden = x
     for unit in weights:
         inside = hidden
         for layer, matrix in enumerate(unit):

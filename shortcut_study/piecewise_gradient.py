@@ -44,7 +44,8 @@ def piecewise_objective(network: ShortcutNetwork, x: np.ndarray, y: np.ndarray) 
     6·m·d²·depth operations a run. At a kink ReLU's slope is taken as 0. The first call on a machine
     compiles for the width, some 10 seconds; the result is kept on disk.
     """
-    axis, relus = (0,) * network.width, tuple(activation == "relu" for activation in network.activations)
+    axis = (0,) * network.width
+    relus = tuple(activation == "relu" for activation in network.activations)
     x_blocks, y_blocks = _blocks(x), _blocks(y)
     bounds = [task * len(x_blocks) // _TASKS for task in range(_TASKS + 1)]
 
@@ -84,7 +85,8 @@ def _sums(axis: tuple, weights: np.ndarray, x: np.ndarray, y: np.ndarray, shortc
     """Σ‖y − ŷ‖² over blocks of samples, and half its gradient [R, n, d, d]; shortcut is 0 or 1."""
     d = len(axis)
     num_units, shortcut_depth = weights.shape[:2]
-    loss, gradient = 0.0, np.zeros((num_units, shortcut_depth, d, d))
+    loss = 0.0
+    gradient = np.zeros((num_units, shortcut_depth, d, d))
     hidden = np.empty((num_units + 1, d, COLUMNS))
     inputs = np.empty((num_units, shortcut_depth, d, COLUMNS))
     outputs = np.empty((num_units, d, COLUMNS))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from identity_matters.fields import require
+from identity_matters.errors import UserError
 from identity_matters.runs.job_table import Job
 from shortcut_study.config import PRESETS, StudyConfig
 from shortcut_study.dataset import StudyData
@@ -30,10 +30,8 @@ def chosen_figures(config: StudyConfig) -> list[ModuleType]:
     names = list(FIGURES) if config.figure == "all" else [config.figure]
     for name in (name for name in names if "depths" in FIGURES[name].READS):
         for n in FIGURES[name].SHORTCUT_DEPTHS:
-            require(
-                any(depth % n == 0 for depth in config.depths),
-                f"depths {config.depths} hold no multiple of shortcut_depth {n}, for figure {name}",
-            )
+            if not any(depth % n == 0 for depth in config.depths):
+                raise UserError(f"depths {config.depths} hold no multiple of shortcut_depth {n}, for figure {name}")
     return [FIGURES[name] for name in names]
 
 
@@ -130,8 +128,8 @@ def sessions(rows: list[dict]) -> Iterator[Session]:
 
 def _metrics(rows: list[dict]) -> dict:
     are_done = all(row["status"] == "done" for row in rows)
-    losses = {
-        f"final/{name}": np.mean([row[name] for row in rows]) if are_done else np.nan
-        for name in ("loss", "excess_loss")
-    }
-    return losses | {"final/share_diverged": np.mean([row["status"] == "diverged" for row in rows])}
+    metrics = {}
+    for name in ("loss", "excess_loss"):
+        metrics[f"final/{name}"] = np.mean([row[name] for row in rows]) if are_done else np.nan
+    metrics["final/share_diverged"] = np.mean([row["status"] == "diverged" for row in rows])
+    return metrics

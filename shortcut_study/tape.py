@@ -106,7 +106,9 @@ def linear_objective(network: ShortcutNetwork) -> Callable:
       objective(weights [B, *network.shape], Sxx [d, d], W* [d, d]) -> losses [B], gradients as weights; W* is the best
       linear map.
     """
-    eye, num_units, shortcut_depth = tf.eye(network.width, dtype=tf.float64), network.num_units, network.shortcut_depth
+    eye = tf.eye(network.width, dtype=tf.float64)
+    num_units = network.num_units
+    shortcut_depth = network.shortcut_depth
 
     @tf.function(input_signature=[tf.TensorSpec([None, *network.shape], tf.float64), _ROWS, _ROWS])
     def objective(weights: tf.Tensor, input_moment: tf.Tensor, best: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -43,9 +43,11 @@ def mean_products(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.n
       ValueError: products that are infinite in float64, or so small that they lose digits.
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        mean, sizes = left.T @ right / len(left), np.abs(left).T @ np.abs(right)
+        mean = left.T @ right / len(left)
+        sizes = np.abs(left).T @ np.abs(right)
     # The terms of an entry may cancel: their sum is known to ε times their sizes only.
-    numbers, largest = np.finfo(np.float64), sizes.max()
+    numbers = np.finfo(np.float64)
+    largest = sizes.max()
     meet = (left.any(1) & right.any(1)).any()  # or the mean is 0
     if not np.isfinite(largest) or meet and largest < numbers.tiny / numbers.eps:
         raise ValueError(

@@ -12,7 +12,8 @@ def complex_step_gradient(function: Callable, weights: np.ndarray, *arguments: n
 
     The function takes complex weights and the further arguments and returns a complex scalar.
     """
-    step, gradient = 1e-30, np.zeros(np.shape(weights))
+    step = 1e-30
+    gradient = np.zeros(np.shape(weights))
     for index in np.ndindex(gradient.shape):
         moved = np.array(weights, complex)
         moved[index] += step * 1j
@@ -51,7 +52,8 @@ def mixed_derivative(function: Callable, indices: list[tuple], shape: tuple, *ar
 
     The function takes complex weights of that shape and the further arguments.
     """
-    roots, total = np.exp(2j * math.pi * np.arange(3) / 3), 0
+    roots = np.exp(2j * math.pi * np.arange(3) / 3)
+    total = 0
     for powers in itertools.product(range(3), repeat=len(indices)):
         weights = np.zeros(shape, complex)
         for index, power in zip(indices, powers):

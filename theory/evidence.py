@@ -50,7 +50,8 @@ def require(condition: bool, failure: str) -> None:
 
 def worst(pairs: Iterable[tuple[float, float]], relation: str) -> Evidence:
     """Returns the worst of (measured, bound) pairs that are all claimed to be measured ≤ (or ≥) bound."""
-    instances, pairs = [], iter(pairs)
+    instances = []
+    pairs = iter(pairs)
     while True:
         try:
             measured, bound = next(pairs)

@@ -70,7 +70,8 @@ def factorize(R: np.ndarray, num_layers: int, method: str = "polar") -> np.ndarr
         `paper` with ℓ < 5; an R so small, ‖R‖ < ε^{ℓ/2}, that I + A loses half of its digits when A is rounded.
     """
     R, parts = _checked(R, num_layers, method)
-    A, norm = _layers(R, parts, num_layers, method), parts[1][0]
+    A = _layers(R, parts, num_layers, method)
+    norm = parts[1][0]
     # A has entries near −1, so I + A, of size ‖R‖^{1/ℓ}, is known to ε.
     if math.log(norm) < num_layers * math.log(_EPSILON) / 2:
         needed = math.ceil(2 * math.log(norm) / math.log(_EPSILON))
@@ -139,7 +140,8 @@ def norm_lower_bound(R: np.ndarray, num_layers: int) -> float:
     if num_layers == 1:
         return float(np.linalg.norm(R - np.eye(len(R)), 2))
     size = math.exp((math.log(sigma[0]) + math.log(sigma[-1])) / 2)
-    R, log_size = R / size, math.log(size)  # squares of entries of R might overflow
+    R = R / size  # squares of entries of R might overflow
+    log_size = math.log(size)
     vectors = np.linalg.eig(R)[1]
     starts = np.concatenate([vt, vectors.real.T, vectors.imag.T, (vectors.real + vectors.imag).T])
     starts = starts[np.linalg.norm(starts, axis=1) > 1e-8]
@@ -161,7 +163,8 @@ def _turn_and_stretch(x: np.ndarray, R: np.ndarray, log_size: float, num_layers:
     cosine = min(1.0, max(-1.0, x @ y / math.sqrt(squared * image_squared)))
     before, after = x / math.sqrt(squared), y / math.sqrt(image_squared)
     angle = 2 * math.atan2(np.linalg.norm(after - before), np.linalg.norm(after + before))  # acos is off by 1e-8 at 0
-    gain, turn = math.exp((math.log(image_squared / squared) / 2 + log_size) / num_layers), angle / num_layers
+    gain = math.exp((math.log(image_squared / squared) / 2 + log_size) / num_layers)
+    turn = angle / num_layers
     d_log_gain = (R.T @ y / image_squared - x / squared) / num_layers
     d_cosine = (y + R.T @ x) / math.sqrt(squared * image_squared) - cosine * (x / squared + R.T @ y / image_squared)
     d_turn = -d_cosine / max(math.sqrt(1 - cosine**2), 1e-8) / num_layers  # not smooth at angles 0 and π
@@ -196,7 +199,8 @@ def _wave_interpolation(times: np.ndarray, frequency: float) -> tuple[np.ndarray
     below rounding. Where m ≥ ℓ the points are the times, and the matrix is None.
     """
     quarter = frequency * (times[-1] - times[0]) / 4
-    num_points, error = 1, 4 * quarter
+    num_points = 1
+    error = 4 * quarter
     while error > _EPSILON / 4:
         num_points += 1
         error *= quarter / num_points

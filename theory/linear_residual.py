@@ -86,9 +86,10 @@ def gradient_lower_bound(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> flo
     Args and errors as `risk`.
     """
     A, R, Sigma = checked_problem(A, R, Sigma)
-    seen, least = above_rounding(Sigma)
-    num_layers, radius = len(A), max_spectral_norm(A)
-    return 4 * num_layers * max(0.0, 1 - radius) ** (2 * num_layers - 2) * least * risk(A, R, seen)
+    moment, least = above_rounding(Sigma)
+    num_layers = len(A)
+    radius = max_spectral_norm(A)
+    return 4 * num_layers * max(0.0, 1 - radius) ** (2 * num_layers - 2) * least * risk(A, R, moment)
 
 
 def gradient_lower_bound_by_layer(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> float:
@@ -99,10 +100,10 @@ def gradient_lower_bound_by_layer(A: np.ndarray, R: np.ndarray, Sigma: np.ndarra
     Args and errors as `risk`.
     """
     A, R, Sigma = checked_problem(A, R, Sigma)
-    seen, least = above_rounding(Sigma)
+    moment, least = above_rounding(Sigma)
     smallest = np.linalg.svd(np.eye(A.shape[-1]) + A, compute_uv=False)[:, -1] ** 2
     others = [np.prod(np.delete(smallest, i)) for i in range(len(A))]
-    return 4 * least * risk(A, R, seen) * float(np.sum(others))
+    return 4 * least * risk(A, R, moment) * float(np.sum(others))
 
 
 def product_lower_bound(X: np.ndarray, Y: np.ndarray) -> float:
@@ -200,7 +201,8 @@ def smoothness_bound(Sigma: np.ndarray, num_layers: int, radius: float, excess_r
     """
     require_at_least(0, radius=radius, excess_risk=excess_risk)
     require_at_least(1, num_layers=num_layers)
-    largest, growth = np.linalg.eigvalsh(second_moment("Sigma", Sigma))[-1], 1 + radius
+    largest = np.linalg.eigvalsh(second_moment("Sigma", Sigma))[-1]
+    growth = 1 + radius
     first = 2 * num_layers * growth ** (2 * num_layers - 2) * largest
     return float(first + 2 * (num_layers - 1) * growth ** (num_layers - 2) * math.sqrt(largest * excess_risk))
 
@@ -212,7 +214,8 @@ def convergence_rate_bound(Sigma: np.ndarray, num_layers: int, radius: float, le
     """
     require_at_least(0, radius=radius)
     require_at_least(1, num_layers=num_layers)
-    least, inside = above_rounding(second_moment("Sigma", Sigma))[1], max(0.0, 1 - radius)
+    least = above_rounding(second_moment("Sigma", Sigma))[1]
+    inside = max(0.0, 1 - radius)
     return 1 - 2 * learning_rate * num_layers * inside ** (2 * num_layers - 2) * least
 
 
@@ -246,7 +249,8 @@ def gradient_descent(
     """
     excess, slope = risk(A, R, Sigma), gradient(A, R, Sigma)  # which check the arguments; the steps below do not
     A, R, Sigma = checked_problem(A, R, Sigma)
-    risks, norms = [excess], [max_spectral_norm(A)]
+    risks = [excess]
+    norms = [max_spectral_norm(A)]
     with np.errstate(over="ignore", invalid="ignore"):
         for step in range(1, num_steps + 1):
             A = A - learning_rate * slope
@@ -275,7 +279,8 @@ def above_rounding(Sigma: np.ndarray) -> tuple[np.ndarray, float]:
     eigenvalues, vectors = np.linalg.eigh(finite("Sigma", Sigma))
     # eigh is off by d ε λ_max: a Σ of rank r has d − r eigenvalues of that size, of either sign, in place of 0.
     is_above = eigenvalues > len(eigenvalues) * _EPSILON * eigenvalues.max(initial=0.0)
-    kept, vectors = eigenvalues[is_above], vectors[:, is_above]
+    kept = eigenvalues[is_above]
+    vectors = vectors[:, is_above]
     return (Sigma if is_above.all() else (vectors * kept) @ vectors.T), float(kept[0]) if len(kept) else 0.0
 
 

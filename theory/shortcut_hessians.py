@@ -98,7 +98,8 @@ def hessian_at_zero(
         A = activations.slope_at_zero(2) * np.kron(np.eye(d), moment_gap(x, y, pre)) @ commutation_matrix(d)
         zero = np.zeros_like(A)
         return np.kron(np.eye(num_units), np.block([[zero, A.T], [A, zero]]))
-    first, second = first_derivative("post", post), derivatives_at_zero("post", post)[2]
+    first = first_derivative("post", post)
+    second = derivatives_at_zero("post", post)[2]
     if not math.isfinite(second):
         raise ValueError(
             f"in general no Hessian exists at zero for n = 1 with {post!r} at post, which has no second derivative at 0"
@@ -214,7 +215,8 @@ def _one_layer_blocks(
 ) -> tuple:
     """Returns A and B of (13), [d², d²] each; A only where there are several units."""
     m, d = x.shape
-    s, eye = values_at_data(pre, x), np.eye(x.shape[1])
+    s = values_at_data(pre, x)
+    eye = np.eye(x.shape[1])
     moment, _ = mean_products(s, s)
     bent = np.einsum("mi,mj,mk->ijk", y - x, s, s, optimize=True) / m if second else np.zeros((d, d, d))
     B = np.einsum("ab,ij->jaib", eye, first**2 * moment) - second * np.einsum("ab,aij->jaib", eye, bent)

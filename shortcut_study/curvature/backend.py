@@ -153,7 +153,8 @@ class Backend:
 
     def loss_of_outputs(self, w: Any, others: list, batch: tuple, scales: Any, like: Any) -> Callable:
         """Returns the loss of a batch as a function of flat outputs, in the structure and with the masks of `like`."""
-        objective, (x, y, *sample_weight) = self.objective, batch
+        objective = self.objective
+        (x, y, *sample_weight) = batch
 
         def loss(outputs: list) -> Any:
             with objective.at(w, others):

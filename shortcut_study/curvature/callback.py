@@ -59,15 +59,19 @@ class HessianCallback(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         require_counts(1, every=every, order=order, num_vectors=num_vectors)
-        self._examples, self._options = gathered(x, y, batch_size, sample_weight), options
+        self._examples = gathered(x, y, batch_size, sample_weight)
+        self._options = options
         check_examples(self._examples, options.get("loss"), False)
-        self._every, self._lanczos = every, (order, num_vectors, seed)
-        self._log_dir, self._writer = log_dir, None
+        self._every = every
+        self._lanczos = (order, num_vectors, seed)
+        self._log_dir = log_dir
+        self._writer = None
         self.history: list[dict[str, float]] = []
 
     def on_train_begin(self, logs: dict | None = None) -> None:
         """Checks and compiles the products."""
-        self._hessian, self._is_measured = Hessian(self.model, self._examples, **self._options), False
+        self._hessian = Hessian(self.model, self._examples, **self._options)
+        self._is_measured = False
         if self._log_dir is not None:
             import tensorflow as tf
 
@@ -91,9 +95,11 @@ class HessianCallback(keras.callbacks.Callback):
             self._writer.close()
 
     def _measure(self, epoch: int) -> dict[str, float]:
-        h, (order, num_vectors, seed) = self._hessian, self._lanczos
+        h = self._hessian
+        (order, num_vectors, seed) = self._lanczos
         h.move_to(self.model)
-        dim, row = h.shape[0], UNKNOWN
+        dim = h.shape[0]
+        row = UNKNOWN
         try:
             quadrature = lanczos_quadrature(h.__matmul__, dim, min(order, dim), num_vectors, seed, h.dtype)
         except ValueError as reason:

@@ -22,7 +22,7 @@ import keras
 import numpy as np
 from keras.ops import convert_to_numpy
 
-from identity_matters.fields import require
+from identity_matters.errors import UserError
 from shortcut_study.curvature.backend import Backend
 from shortcut_study.curvature.differences import (
     Line,
@@ -73,9 +73,10 @@ def check(backend: Backend, is_default: bool) -> Checked:
     backend.trace_products()
     loss = BatchLoss(backend)
     losses, is_coupled = compare_losses(backend, loss, is_default)
-    require(bool(losses.counts.sum(0).all()), "the loss ignores all labels")
-    few = draw(backend)
-    ours = backend.over(few, losses_over(backend, loss, few).scales)
+    if not losses.counts.sum(0).all():
+        raise UserError("the loss ignores all labels")
+    sample = draw(backend)
+    ours = backend.over(sample, losses_over(backend, loss, sample).scales)
     point = np.array(convert_to_numpy(backend.values[0]))
     variables = backend.objective.model.trainable_variables
     exact, typical = _exact(backend, ours, point)
@@ -90,7 +91,7 @@ def check(backend: Backend, is_default: bool) -> Checked:
     _require_derivative(error)
     del line
     check_loss(reference, point)
-    exact = exact and exact.over(few, ours.scales)
+    exact = exact and exact.over(sample, ours.scales)
     roundings = [_check_derivatives(ours, exact, point)]
     for shift in SHIFTS:
         near = _check_derivatives(ours, exact, _shifted(point, shift, variables))
@@ -99,9 +100,9 @@ def check(backend: Backend, is_default: bool) -> Checked:
             break
     if not is_coupled:
         is_coupled = not is_additive_at(ours, loss, _shifted(point, FAR, variables))
-        require_uncoupled(backend, is_coupled, num_examples(few.batches[0]))
-    known = [value for value in roundings if value is not None and math.isfinite(value)]
-    return Checked(losses.scales, max(known, default=math.nan), bool(known), is_coupled)
+        require_uncoupled(backend, is_coupled, num_examples(sample.batches[0]))
+    finite_roundings = [value for value in roundings if value is not None and math.isfinite(value)]
+    return Checked(losses.scales, max(finite_roundings, default=math.nan), bool(finite_roundings), is_coupled)
 
 
 def draw(backend: Backend) -> Examples:
@@ -126,8 +127,8 @@ def _exact(backend: Backend, ours: Backend, point: np.ndarray) -> tuple[Backend 
     if not backend.objective.draws or backend.dtype == "float64":
         try:
             exact = backend.exact()
-            few = exact.over(ours.examples, ours.scales)
-            return exact, norms_by_variable(few.total(few.gradient, few.weights(point)), variables)
+            sample = exact.over(ours.examples, ours.scales)
+            return exact, norms_by_variable(sample.total(sample.gradient, sample.weights(point)), variables)
         except (TypeError, ValueError):
             pass
     return None, norms_by_variable(ours.total(ours.gradient, ours.place(point)), variables)
@@ -156,12 +157,12 @@ def slope_error(backend: Backend, point: np.ndarray, line: Line) -> float:
 
 
 def _require_derivative(error: float) -> None:
-    require(
-        not error,
-        "the gradient is not the derivative of the loss: a layer or the loss stops or replaces a gradient, as "
-        "reversal, clipping, rounding and stop_gradient do; training follows no function then, and there is no "
-        f"Hessian (they differ by {error:.1g} of their size)",
-    )
+    if error:
+        raise UserError(
+            "the gradient is not the derivative of the loss: a layer or the loss stops or replaces a gradient, as "
+            "reversal, clipping, rounding and stop_gradient do; training follows no function then, and there is no "
+            f"Hessian (they differ by {error:.1g} of their size)"
+        )
 
 
 def _check_derivatives(ours: Backend, exact: Backend | None, point: np.ndarray) -> float | None:
@@ -180,11 +181,11 @@ def _check_derivatives(ours: Backend, exact: Backend | None, point: np.ndarray) 
     del gradient
     _require_derivative(slope_error(reference, point, line))
     del line
-    require(
-        bool(np.isfinite(product).all()),
-        "a Hessian product is NaN or infinite: an operation of the model or the loss has no finite second derivative "
-        f"in {keras.backend.backend()} there",
-    )
+    if not np.isfinite(product).all():
+        raise UserError(
+            "a Hessian product is NaN or infinite: an operation of the model or the loss has no finite second "
+            f"derivative in {keras.backend.backend()} there"
+        )
     if exact is None:
         return math.nan
     if ours.gauss_newton:
@@ -263,11 +264,11 @@ def check_gauss_newton(ours: Backend, exact: Backend, point: np.ndarray, product
     expected, magnitude = _curvature_of_loss(exact, point, pushed, others)
     found = float(np.dot(other.astype(float), product))
     error = abs(found - expected) / magnitude if magnitude else float(found != expected)
-    require(
-        error <= SAME[ours.dtype],
-        "a Gauss–Newton product is not that of differences of outputs: an operation has a derivative that "
-        f"{keras.backend.backend()} does not know, or stops a gradient (they differ by {error:.1g} of their size)",
-    )
+    if not error <= SAME[ours.dtype]:
+        raise UserError(
+            "a Gauss–Newton product is not that of differences of outputs: an operation has a derivative that "
+            f"{keras.backend.backend()} does not know, or stops a gradient (they differ by {error:.1g} of their size)"
+        )
     return error
 
 
@@ -276,7 +277,8 @@ def _curvature_of_loss(exact: Backend, point: np.ndarray, v: np.ndarray, u: np.n
 
     def curved(w: Any, others: list, batch: tuple, scales: Any, along: Any) -> list:
         flat, like = exact.outputs(w, others, batch)
-        parts, start = [], 0
+        parts = []
+        start = 0
         for z in flat:
             parts.append(keras.ops.reshape(along[start : start + math.prod(z.shape)], z.shape))
             start += math.prod(z.shape)

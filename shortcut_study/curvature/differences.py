@@ -41,10 +41,10 @@ def settled_slope_error(
         error = abs(slope - expected) - floor - rounding
         if not error > tolerance * abs(expected):  # nor if NaN
             return 0.0
-        half_above, half_below, here = loss(step / 2), loss(-step / 2), loss(0.0)
+        half_above, half_below, middle = loss(step / 2), loss(-step / 2), loss(0.0)
         half = (half_above - half_below) / step
         # The difference of the slopes to both sides: of a smooth loss it halves with the step, at a kink it stays.
-        kink = abs(4 * (half_above + half_below - 2 * here) - (above + below - 2 * here)) / step
+        kink = abs(4 * (half_above + half_below - 2 * middle) - (above + below - 2 * middle)) / step
         is_settled = max(abs(half - slope), kink) <= 0.1 * error
         if is_settled and before is not None and abs(slope - before) <= 0.1 * error:
             return error / max(abs(slope), abs(expected))
@@ -58,14 +58,14 @@ def settled_difference(function: Callable[[float], np.ndarray], steps: tuple) ->
     At a kink in all of it, as of ReLU at zeros, the central difference is the mean of those to both sides: it would
     agree with its half, but these do not with each other.
     """
-    here = function(0.0)
+    middle = function(0.0)
     for step in steps:
-        above, below, half_above, half_below = (function(at) for at in (step, -step, step / 2, -step / 2))
+        above, below, half_above, half_below = (function(position) for position in (step, -step, step / 2, -step / 2))
         wide = (above - below) / (2 * step)
         narrow = (half_above - half_below) / step
-        kink = (4 * (half_above + half_below - 2 * here) - (above + below - 2 * here)) / step
+        kink = (4 * (half_above + half_below - 2 * middle) - (above + below - 2 * middle)) / step
         change = max(np.linalg.norm(wide - narrow), np.linalg.norm(kink) / 10)
-        rounding = ROUNDING["float64"] * np.linalg.norm(here) / step
+        rounding = ROUNDING["float64"] * np.linalg.norm(middle) / step
         if change <= AGREEMENT * np.linalg.norm(narrow) + rounding:
             return narrow
     return None

@@ -30,7 +30,8 @@ import scipy.linalg
 import scipy.stats
 from numpy.typing import ArrayLike
 
-from identity_matters.fields import require, require_counts
+from identity_matters.errors import UserError
+from identity_matters.fields import require_counts
 from shortcut_study.curvature.lanczos import multiplied, vector_norm
 from shortcut_study.curvature.memory import check_memory
 from theory.parallel import single_threaded_products
@@ -88,7 +89,8 @@ def hutchinson(
     takes all vectors, as a few may agree by chance. mvp_fn, dim, seed and dtype are as for `lanczos`.
     """
     require_counts(1, num_vectors=num_vectors, dim=dim)
-    require(tolerance >= 0, f"tolerance must be at least 0, got {tolerance}")
+    if not tolerance >= 0:
+        raise UserError(f"tolerance must be at least 0, got {tolerance}")
     check_memory("num_vectors", 0, dim, dtype, SPARE_OF_HUTCHINSON)
     vectors = _signs(dim, num_vectors, seed, dtype)
     return _mean((v * multiplied(mvp_fn, v).astype(np.float64) for v in vectors), dim, tolerance)
@@ -115,7 +117,9 @@ def xdiag(mvp_fn: Callable, dim: int, num_products: int, seed: int = 0, dtype: t
     small = Small(r, w, of_q @ q.T, along, dim)
     estimates, differences = _estimates(small, _diagonal_sum)
     # For the variance of each entry a pair of neighbours, in a circle, stands for all pairs.
-    left_out, after, before = _left_out(r), np.zeros((k, k)), np.zeros((k, k))
+    left_out = _left_out(r)
+    after = np.zeros((k, k))
+    before = np.zeros((k, k))
     for i, others, pairs in _pairs(r):
         after[:, i], before[:, i] = (pairs[:, others.index((i + step) % k)] for step in (1, -1))
     diagonal, variance = np.empty(dim), np.empty(dim)
@@ -123,13 +127,14 @@ def xdiag(mvp_fn: Callable, dim: int, num_products: int, seed: int = 0, dtype: t
         part = np.s_[start : start + BLOCK]
         q_part, of_q_part = q[:, part].astype(np.float64), of_q[:, part].astype(np.float64)
         omega = np.stack([_some_signs(dim, vector, part, seed) for vector in range(k)])
-        u, next_u, last_u = (
-            (of.T @ q_part, of.T @ of_q_part, omega * np.sum(of * r, 0)[:, None]) for of in (left_out, after, before)
+        removed, with_next, with_last = (
+            (combination.T @ q_part) * (combination.T @ of_q_part - omega * np.sum(combination * r, 0)[:, None])
+            for combination in (left_out, after, before)
         )
-        removed, with_next, with_last = (vector * (image - sign) for vector, image, sign in (u, next_u, last_u))
         of_part = np.sum(q_part * of_q_part, 0) - removed  # dᵢ, and by next and last its change without a neighbour
         mixed = (with_next + np.roll(with_last, -1, axis=0)) / 2
-        diagonal[part], variance[part] = of_part.mean(0), of_part.var(0, ddof=1) / k + np.mean(mixed**2, 0)
+        diagonal[part] = of_part.mean(0)
+        variance[part] = of_part.var(0, ddof=1) / k + np.mean(mixed**2, 0)
     error = confidence(k) * np.sqrt(_variance(estimates, differences))
     return Diagonal(float(diagonal.sum()), float(error), diagonal, confidence(k) * np.sqrt(variance), 2 * k)
 
@@ -166,7 +171,9 @@ def _gaussians(dim: int, count: int, seed: int, dtype: type) -> Iterator[np.ndar
 
 def _mean(estimates: Iterable[np.ndarray], dim: int, tolerance: float = 0.0) -> Diagonal:
     """Returns the mean of estimates [dim] of a diagonal, ended by a tolerance of the trace."""
-    mean, squares, traces = np.zeros(dim), np.zeros(dim), []  # Welford's recurrence
+    mean = np.zeros(dim)  # mean and squares follow Welford's recurrence
+    squares = np.zeros(dim)
+    traces = []
     for count, estimate in enumerate(estimates, 1):
         traces.append(estimate.sum(dtype=np.float64))
         change = estimate - mean
@@ -223,7 +230,8 @@ class Small(NamedTuple):
 
 def _range(mvp_fn: Callable, vectors: Callable, k: int) -> tuple[np.ndarray, ...]:
     """Returns Qᵀ [k, dim] of HΩ, in whose memory HΩ was; R, ωᵢᵀHωᵢ [k] and QᵀΩ, float64. `vectors` yields Ω anew."""
-    images, along = None, np.zeros(k)
+    images = None
+    along = np.zeros(k)
     for i, omega in enumerate(vectors()):
         if images is None:
             images = np.empty((k, len(omega)), omega.dtype)
@@ -237,7 +245,9 @@ def _range(mvp_fn: Callable, vectors: Callable, k: int) -> tuple[np.ndarray, ...
 def _estimates(small: Small, estimate: Callable) -> tuple[np.ndarray, np.ndarray]:
     """Returns the estimates [k], and how much each changes without another vector [k, k], 0 on the diagonal."""
     k = len(small.r)
-    estimates, differences, left_out = np.zeros(k), np.zeros((k, k)), _left_out(small.r)
+    estimates = np.zeros(k)
+    differences = np.zeros((k, k))
+    left_out = _left_out(small.r)
     for i, others, pairs in _pairs(small.r):
         alone = left_out[:, [i]]
         estimates[i] = estimate(small, i, alone)[0]
@@ -251,7 +261,7 @@ def _trace(small: Small, i: int, *left_out: np.ndarray) -> np.ndarray:
     of_w = [w[:, i] @ columns for columns in left_out]
     rest = w[:, i, None] - sum(columns * of for columns, of in zip(left_out, of_w))  # what ωᵢ has along Qᵢ, by Q
     curved = along[i] - 2 * r[:, i] @ rest + np.sum(rest * (h @ rest), 0)
-    size = dim - np.sum(w[:, i] ** 2) + sum(of**2 for of in of_w)
+    size = dim - np.sum(w[:, i] ** 2) + sum(entries**2 for entries in of_w)
     return _within(small, left_out) + (dim - len(r) + len(left_out)) * curved / size
 
 
@@ -288,7 +298,8 @@ def _pairs(r: np.ndarray) -> Iterator[tuple[int, list[int], np.ndarray]]:
 def _left_out(r: np.ndarray) -> np.ndarray:
     """Returns for each column of R [k, k] a unit vector that is orthogonal to all others, in columns."""
     r = r / (np.abs(np.diag(r)).max() or 1.0)
-    diagonal, least = np.diag(r), np.finfo(np.float64).eps
+    diagonal = np.diag(r)
+    least = np.finfo(np.float64).eps
     # Of a matrix of lower rank any such vector will do.
     np.fill_diagonal(r, np.where(np.abs(diagonal) < least, least, diagonal))
     s = scipy.linalg.solve_triangular(r, np.eye(len(r)), trans="T")

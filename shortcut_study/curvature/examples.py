@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from identity_matters.data.arrays import as_numbers
 from identity_matters.data.given import is_batched, read_batches
-from identity_matters.fields import require
+from identity_matters.errors import UserError
 from identity_matters.runs.machine import physical_memory
 
 # Sizes of a default batch. A large batch was slower when the activations did not fit in the cache.
@@ -57,11 +57,12 @@ class Examples:
 
     def shapes(self) -> list[tuple]:
         """Returns the shape of each array of a batch, with None for axes that differ between batches."""
-        shapes = [[array.shape for array in keras.tree.flatten(batch)] for batch in self.batches]
-        return [
-            (None, *(sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*(shape[1:] for shape in given))))
-            for given in zip(*shapes)
-        ]
+
+        def common(sizes: tuple[int, ...]) -> int | None:
+            return sizes[0] if len(set(sizes)) == 1 else None
+
+        batches = [[array.shape[1:] for array in keras.tree.flatten(batch)] for batch in self.batches]
+        return [(None, *map(common, zip(*shapes))) for shapes in zip(*batches)]
 
     def take(self, indices: np.ndarray, batch_size: int) -> "Examples":
         """Returns the examples with these indices, ascending, in batches of at most batch_size."""
@@ -132,13 +133,14 @@ def gathered(
 def _check_sizes(x: Any, y: Any, sample_weight: Any, batch_size: Any) -> None:
     """Raises ValueError if there is no example, or a number of labels or weights that differs from it."""
     is_count = isinstance(batch_size, int | np.integer) and not isinstance(batch_size, bool) and batch_size >= 1
-    require(is_count, f"batch_size must be a whole number of at least 1, got {batch_size!r}")
+    if not is_count:
+        raise UserError(f"batch_size must be a whole number of at least 1, got {batch_size!r}")
     trees = [tree for tree in (x, y, sample_weight) if tree is not None]
     shapes = [np.shape(array) for tree in trees for array in keras.tree.flatten(tree)]
     sizes = {shape[:1] for shape in shapes}
-    are_as_many = len(sizes) == 1 and not sizes & {(), (0,)}
-    received = ", ".join(map(str, shapes))
-    require(are_as_many, f"need one label per image, and at least one image, got shapes {received}")
+    if len(sizes) != 1 or sizes & {(), (0,)}:
+        received = ", ".join(map(str, shapes))
+        raise UserError(f"need one label per image, and at least one image, got shapes {received}")
 
 
 def _default_batch_size(size: int, inputs: list[np.ndarray], model: Any) -> int:
@@ -173,11 +175,13 @@ def _numbers_in_layers(model: Any) -> int | None:
 def _read_batches(x: Any, batch_size: int | None) -> Examples:
     """Returns the batches of a data set; with a batch_size, those of equal shapes are divided anew."""
     batches = list(_batches(x))
-    require(len(batches) > 0, "need y, or batches of pairs (x, y) as x; got no batch")
+    if not batches:
+        raise UserError("need y, or batches of pairs (x, y) as x; got no batch")
     structures = [keras.tree.map_structure(np.ndim, batch) for batch in batches]
     lengths = [len(batch) for batch in batches]
-    fits = all(length == lengths[0] and of == structures[0] for length, of in zip(lengths, structures))
-    require(fits, "the batches differ in the number of their arrays or axes")
+    fits = all(length == lengths[0] and structure == structures[0] for length, structure in zip(lengths, structures))
+    if not fits:
+        raise UserError("the batches differ in the number of their arrays or axes")
     if batch_size is None:
         return Examples(batches, num_examples(batches[0]))
     _check_sizes(*batches[0][:2], None, batch_size)
@@ -203,14 +207,16 @@ def _arrays(name: str, value: Any, count: int | None, size: int = 0) -> Any:
 
 def _batches(x: Any) -> Iterator[tuple]:
     """Yields tuples (x, y) or (x, y, sample_weight) of arrays, until they fill half of the memory; a bar shows."""
-    fits = not hasattr(x, "shape") and is_batched(x)
-    require(fits, f"need y, or batches of pairs (x, y) as x; got a {type(x).__name__} without y")
-    size, most = 0, physical_memory() // 2
+    if hasattr(x, "shape") or not is_batched(x):
+        raise UserError(f"need y, or batches of pairs (x, y) as x; got a {type(x).__name__} without y")
+    size = 0
+    most = physical_memory() // 2
     as_part: Callable = functools.partial(_arrays, count=None)
     batches = read_batches("x", x, as_part=as_part, with_weights=True)
     for arrays in tqdm(batches, unit=" batches", desc="reading x", disable=None, delay=1):
         size += sum(array.nbytes for array in keras.tree.flatten(arrays))
-        require(size <= most, f"the batches have more than {most / 1e9:.1f} GB, half of the memory; take some of them")
+        if size > most:
+            raise UserError(f"the batches have more than {most / 1e9:.1f} GB, half of the memory; take some of them")
         yield arrays
 
 

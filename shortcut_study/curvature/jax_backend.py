@@ -12,7 +12,7 @@ import jax
 import keras
 import numpy as np
 
-from identity_matters.fields import require
+from identity_matters.errors import UserError
 from shortcut_study.curvature import backend
 from shortcut_study.curvature.examples import Examples
 from shortcut_study.curvature.objective import Objective
@@ -82,8 +82,10 @@ class Backend(backend.Backend):
         except TypeError as error:
             if "custom_vjp" not in str(error) or not self._has_forward_mode:
                 raise
-            message = "a Gauss–Newton product needs the forward mode, which jax.custom_vjp does not have"
-            require(not self.gauss_newton, message)
+            if self.gauss_newton:
+                raise UserError(
+                    "a Gauss–Newton product needs the forward mode, which jax.custom_vjp does not have"
+                ) from error
         self._has_forward_mode = False
         jax.clear_caches()
         return call(*arguments)
@@ -95,7 +97,8 @@ class Backend(backend.Backend):
         if size < self._batch_size and self._batch_size % size == 0:  # XLA would compile anew for another shape
             repeats = self._batch_size // size
             repeated = keras.tree.map_structure(lambda array: np.concatenate([np.asarray(array)] * repeats), data)
-            data, scales = self.on_device(repeated), scales / repeats
+            data = self.on_device(repeated)
+            scales = scales / repeats
         parts = [vectors[start : start + AT_ONCE] for start in range(0, len(vectors), AT_ONCE)]
         return jax.numpy.concatenate([self.product(w, others, part, data, scales) for part in parts])
 

@@ -15,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 import scipy.linalg
 
-from identity_matters.fields import require, require_counts
+from identity_matters.errors import UserError
+from identity_matters.fields import require_counts
 
 STEPS_BETWEEN_CHECKS = 5  # of stop
 # Of a basis, that are read twice before the next ones: those of a file then come from the disk once, not twice.
@@ -84,11 +85,15 @@ def lanczos(
     outside = np.empty((0, dim), dtype) if deflated is None else deflated
     most = dim - len(outside)
     require_counts(1, order=order)
-    require(order <= most, f"order must lie in 1–{most}, the dimension, got {order}")
+    if order > most:
+        raise UserError(f"order must lie in 1–{most}, the dimension, got {order}")
     basis = np.empty((order, dim), dtype) if out is None else out[:order]
-    random, epsilon = np.random.default_rng(seed), np.finfo(dtype).eps
+    random = np.random.default_rng(seed)
+    epsilon = np.finfo(dtype).eps
     diagonal, off_diagonal = np.zeros(order), np.zeros(order)
-    norm, asymmetry = vector_norm(vector := _random_vector(random, outside)), 0.0
+    vector = _random_vector(random, outside)
+    norm = vector_norm(vector)
+    asymmetry = 0.0
     for step in range(order):
         k = step + 1
         np.divide(vector, basis.dtype.type(norm), out=basis[step])  # in its memory, as a copy of many weights is slow
@@ -97,24 +102,32 @@ def lanczos(
         vector = np.array(product, dtype)
         coefficients = _orthogonalize(vector, outside, basis[:k])
         norm = vector_norm(vector)
-        diagonal[step], off_diagonal[step] = coefficients[-1], norm
+        diagonal[step] = coefficients[-1]
+        off_diagonal[step] = norm
         scale = max(scale, abs(diagonal[step]), norm)
         coefficients[-2:-1] -= off_diagonal[step - 1 : step]
         asymmetry = max(asymmetry, np.abs(coefficients[:-1]).max(initial=0))
-        require(
-            asymmetry <= SYMMETRY_TOLERANCE * scale,
-            f"mvp_fn is not symmetric: |uᵀHv − vᵀHu| = {asymmetry:.3g}, where H is about {scale:.3g}; if rounding "
-            "makes it so, as at a loss near 0, compute the products in float64",
-        )
+        if not asymmetry <= SYMMETRY_TOLERANCE * scale:
+            raise UserError(
+                f"mvp_fn is not symmetric: |uᵀHv − vᵀHu| = {asymmetry:.3g}, where H is about {scale:.3g}; if rounding "
+                "makes it so, as at a loss near 0, compute the products in float64"
+            )
         if norm <= k / 2 * epsilon * scale or k == most:  # `ritz` adds twice the first
             off_diagonal[step] = 0
         rounding = float(k * epsilon * scale + k**0.5 * asymmetry)
-        of_t = diagonal[:k], off_diagonal[:step], float(off_diagonal[step])
-        so_far = Decomposition(*of_t, basis[:k], asymmetry / (scale or 1.0), rounding)
+        so_far = Decomposition(
+            diagonal[:k],
+            off_diagonal[:step],
+            float(off_diagonal[step]),
+            basis[:k],
+            asymmetry / (scale or 1.0),
+            rounding,
+        )
         if stop and k % STEPS_BETWEEN_CHECKS == 0 and stop(ritz(so_far)):
             break
         if off_diagonal[step] == 0 and k < order:
-            norm = vector_norm(vector := _random_vector(random, outside, basis[:k]))
+            vector = _random_vector(random, outside, basis[:k])
+            norm = vector_norm(vector)
     return so_far
 
 
@@ -134,10 +147,15 @@ def converged(count: int, tolerance: float) -> Callable:
 def multiplied(mvp_fn: Callable, vector: np.ndarray) -> np.ndarray:
     """Returns Hv in the type in which it comes; raises ValueError unless it is [dim], real and finite."""
     product = np.asarray(mvp_fn(vector))
-    advice = "for bfloat16 take float32, for a complex H = S + iK, K = −Kᵀ, [S −K; K S]"  # NumPy knows no bfloat16
-    require(product.dtype.kind in "biuf", f"mvp_fn must return real numbers, got {product.dtype}; {advice}")
-    require(product.shape == vector.shape, f"mvp_fn must return shape {vector.shape}, got {product.shape}")
-    require(bool(np.isfinite(product).all()), "mvp_fn returned an infinite or NaN entry")
+    if product.dtype.kind not in "biuf":  # nor does NumPy know bfloat16
+        raise UserError(
+            f"mvp_fn must return real numbers, got {product.dtype}; for bfloat16 take float32, for a complex "
+            "H = S + iK, K = −Kᵀ, [S −K; K S]"
+        )
+    if product.shape != vector.shape:
+        raise UserError(f"mvp_fn must return shape {vector.shape}, got {product.shape}")
+    if not np.isfinite(product).all():
+        raise UserError("mvp_fn returned an infinite or NaN entry")
     return product
 
 

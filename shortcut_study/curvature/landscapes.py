@@ -17,13 +17,14 @@ import keras
 import numpy as np
 from matplotlib.figure import Figure
 
-from identity_matters.fields import require
+from identity_matters.errors import UserError
 from identity_matters.runs.kept_products import digest
 from shortcut_study.curvature.lanczos import Ritz, lanczos, ritz
 from shortcut_study.curvature.watched import Watched
 from shortcut_study.figures.spectrum import landscape_figure
 
-ORDER, TOLERANCE = 60, 1e-3  # of the iteration that finds two eigenvalues: most steps, and their largest error
+ORDER = 60  # most steps of the iteration that finds two eigenvalues
+TOLERANCE = 1e-3  # their largest relative error
 
 
 class Landscape(NamedTuple):
@@ -45,8 +46,8 @@ class Landscape(NamedTuple):
 
     def __str__(self) -> str:
         least = np.unravel_index(np.argmin(self.losses), self.losses.shape)
-        at = ", ".join(f"{self.positions[index]:.3g}" for index in least)
-        ends = f"least {self.losses[least]:.4g} at ({at}), largest {self.losses.max():.4g}"
+        place = ", ".join(f"{self.positions[index]:.3g}" for index in least)
+        ends = f"least {self.losses[least]:.4g} at ({place}), largest {self.losses.max():.4g}"
         lines = [self.heading, f"at the weights {self.here:.4g}; {ends}"]
         for k, name in enumerate(self.names):
             along = np.take(self.losses, len(self.positions) // 2, 1 - k) if self.losses.ndim == 2 else self.losses
@@ -62,23 +63,27 @@ class Landscape(NamedTuple):
 def losses_around(h: Any, watched: Watched, directions: Any, span: float, points: int, seed: int) -> Landscape:
     """Returns the losses around the weights of a Hessian, as `Hessian.landscape`."""
     fits = points >= 3 and points % 2 == 1 and 0 < span < np.inf
-    require(fits, f"points must be odd and at least 3, span positive and finite, got {points} and {span}")
+    if not fits:
+        raise UserError(f"points must be odd and at least 3, span positive and finite, got {points} and {span}")
     chosen, names = _directions(h, watched, directions, seed)
     watched.plan("landscape", points ** len(chosen) + len(chosen) + 1, is_final=True)
     slopes = chosen @ h.gradient_at().astype(np.float64)
     product = watched.product()
     curvatures = chosen @ np.stack([product(direction.astype(h.dtype)) for direction in chosen]).astype(np.float64).T
-    positions, of = np.linspace(-span, span, points), digest([chosen])
+    positions = np.linspace(-span, span, points)
+    directions_digest = digest([chosen])
 
     def row(start: np.ndarray) -> Callable:
         return lambda along: np.array([h.loss_at(start + b * chosen[-1]) for b in along])
 
     starts = {"line": 0 * chosen[0]} if len(chosen) == 1 else {f"row {a!r}": a * chosen[0] for a in positions}
-    rows = [watched.kept(row(start), f"{name} {of}", points)(positions) for name, start in starts.items()]
+    rows = [
+        watched.kept(row(start), f"{name} {directions_digest}", points)(positions) for name, start in starts.items()
+    ]
     losses = rows[0] if len(chosen) == 1 else np.stack(rows)
     steps = np.stack(np.meshgrid(*[positions] * len(chosen), indexing="ij"), -1)
-    here = losses[(points // 2,) * len(chosen)]
-    quadratic = here + steps @ slopes + np.einsum("...i,ij,...j", steps, curvatures, steps) / 2
+    loss_at_weights = losses[(points // 2,) * len(chosen)]
+    quadratic = loss_at_weights + steps @ slopes + np.einsum("...i,ij,...j", steps, curvatures, steps) / 2
     heading = f"{h.loss_in_words} at {losses.size:,} points around the {h.shape[0]:,} weights"
     return Landscape(positions, losses, quadratic, chosen, slopes, curvatures, names, heading)
 
@@ -86,16 +91,18 @@ def losses_around(h: Any, watched: Watched, directions: Any, span: float, points
 def _directions(h: Any, watched: Watched, directions: Any, seed: int) -> tuple[np.ndarray, tuple[str, ...]]:
     """Returns one or two directions [k, dim], float64, and what they are."""
     if isinstance(directions, str):
-        fits, what = directions in ("random", "eigenvectors"), 'directions must be "random", "eigenvectors"'
-        require(fits, f"{what}, or one or two vectors, got {directions!r}")
+        if directions not in ("random", "eigenvectors"):
+            raise UserError(f'directions must be "random", "eigenvectors", or one or two vectors, got {directions!r}')
         if directions == "eigenvectors":
             return _eigenvectors(h, watched, seed)
         random = np.random.default_rng(seed)
         chosen = np.stack([h.part(random_direction(h.model.trainable_variables, random)) for _ in range(2)])
         return chosen, ("first random direction", "second random direction")
-    chosen, dim = np.atleast_2d(np.asarray(directions, np.float64)), h.shape[0]
+    chosen = np.atleast_2d(np.asarray(directions, np.float64))
+    dim = h.shape[0]
     fits = chosen.shape in ((1, dim), (2, dim)) and np.isfinite(chosen).all()
-    require(fits, f"directions must be one or two finite vectors [{dim}], got shape {chosen.shape}")
+    if not fits:
+        raise UserError(f"directions must be one or two finite vectors [{dim}], got shape {chosen.shape}")
     return chosen, ("first direction", "second direction")[: len(chosen)]
 
 
@@ -104,8 +111,9 @@ def random_direction(variables: Sequence[keras.Variable], random: np.random.Gene
     parts = []
     for variable in variables:
         weights = np.asarray(keras.ops.convert_to_numpy(variable), np.float64)
-        noise, axes = random.standard_normal(weights.shape), tuple(range(weights.ndim - 1))
-        lengths = [np.sqrt(np.sum(of**2, axes)) for of in (weights, noise)] if axes else [0.0, 1.0]
+        noise = random.standard_normal(weights.shape)
+        axes = tuple(range(weights.ndim - 1))
+        lengths = [np.sqrt(np.sum(array**2, axes)) for array in (weights, noise)] if axes else [0.0, 1.0]
         parts.append((noise * lengths[0] / lengths[1]).ravel())
     return np.concatenate(parts)
 
@@ -118,8 +126,8 @@ def _eigenvectors(h: Any, watched: Watched, seed: int) -> tuple[np.ndarray, tupl
         return np.argsort(-np.abs(pairs.values))[:count]
 
     def stop(pairs: Ritz) -> bool:
-        of = largest(pairs)
-        return pairs.error_bounds[of].max() <= TOLERANCE * np.abs(pairs.values[of]).min()
+        indices = largest(pairs)
+        return pairs.error_bounds[indices].max() <= TOLERANCE * np.abs(pairs.values[indices]).min()
 
     watched.plan("", order)
     # From the first vector of a spectrum with this seed, whose products a folder may hold.

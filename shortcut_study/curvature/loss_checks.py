@@ -8,7 +8,7 @@ import numpy as np
 from keras.ops import convert_to_numpy
 
 from identity_matters.dtypes import HALF
-from identity_matters.fields import require
+from identity_matters.errors import UserError
 from shortcut_study.curvature.backend import Backend
 from shortcut_study.curvature.differences import settled_slope_error
 from shortcut_study.curvature.examples import Examples, num_examples, rows
@@ -74,7 +74,8 @@ class BatchLoss:
             with keras.StatelessScope(collect_losses=True):
                 return objective.by_keras(x, y, objective.outputs(x), *sample_weight)
 
-        self._parts, self._by_keras = parts, by_keras
+        self._parts = parts
+        self._by_keras = by_keras
 
     def parts(self, batch: tuple, w: Any = None) -> tuple[np.ndarray, np.ndarray]:
         """Returns the total [outputs] and the count [outputs] of a batch on the device, at the weights or at w."""
@@ -125,10 +126,11 @@ def compare_losses(backend: Backend, loss: BatchLoss, is_default: bool) -> tuple
         totals, counts = loss.parts(device)
         if not rows_of_losses:
             _check_first(backend, loss, is_default)
-        require(
-            bool(np.isfinite(totals[counts > 0]).all()),
-            f"the loss of examples {start}–{stop - 1} is NaN or infinite at these weights, so that there is no Hessian",
-        )
+        if not np.isfinite(totals[counts > 0]).all():
+            raise UserError(
+                f"the loss of examples {start}–{stop - 1} is NaN or infinite at these weights, so that there is no "
+                "Hessian"
+            )
         factors = np.array(loss.factors)
         if counts.all():  # else Keras divides by 0
             _compare_with_keras(float(np.sum(factors * totals / counts)), loss.by_keras(device), backend)
@@ -148,11 +150,11 @@ def _check_first(backend: Backend, loss: BatchLoss, is_default: bool) -> None:
         penalised = [layer.name for layer in layers if getattr(layer, "activity_regularizer", None)]
         subject = f"the activity_regularizer of layer {penalised[0]}" if penalised else "add_loss in a layer"
         raise ValueError(f"{subject} adds to the loss a term that is not a mean over examples and has no Hessian here")
-    require(
-        not (is_default and float(loss.least) >= 0 and np.allclose(convert_to_numpy(loss.rows), 1, atol=1e-3)),
-        "the model must give logits, but its outputs are probabilities, which sum to 1; take the layer before the "
-        "softmax, compile the model, or pass loss=…",
-    )
+    if is_default and float(loss.least) >= 0 and np.allclose(convert_to_numpy(loss.rows), 1, atol=1e-3):
+        raise UserError(
+            "the model must give logits, but its outputs are probabilities, which sum to 1; take the layer before the "
+            "softmax, compile the model, or pass loss=…"
+        )
 
 
 def _compare_with_keras(value: float, expected: float, backend: Backend) -> None:
@@ -167,20 +169,20 @@ def _compare_with_keras(value: float, expected: float, backend: Backend) -> None
 
 def require_uncoupled(backend: Backend, is_coupled: bool, size: int) -> None:
     """Raises ValueError if the examples of a batch of some size are coupled, unless one batch holds all."""
-    require(
-        not is_coupled or len(backend.examples.batches) == 1 or backend.fixed_size is not None,
-        f"the loss of a batch of {size} examples is not the sum over its halves: a layer or the loss couples the "
-        "examples of a batch, so that products would depend on batch_size; with "
-        f"batch_size={len(backend.examples)} one batch holds all examples",
-    )
+    if is_coupled and len(backend.examples.batches) != 1 and backend.fixed_size is None:
+        raise UserError(
+            f"the loss of a batch of {size} examples is not the sum over its halves: a layer or the loss couples the "
+            "examples of a batch, so that products would depend on batch_size; with "
+            f"batch_size={len(backend.examples)} one batch holds all examples"
+        )
 
 
-def is_additive_at(few: Backend, loss: BatchLoss, point: np.ndarray) -> bool:
+def is_additive_at(sample: Backend, loss: BatchLoss, point: np.ndarray) -> bool:
     """Returns whether the loss of the first batch at a point is that of its halves; True if it is not finite."""
-    batch = few.examples.batches[0]
-    w = few.place(point)
-    totals, counts = loss.parts(few.on_device(batch), w)
-    return not np.isfinite(totals).all() or _is_additive(few, totals, counts, loss.halves(batch, w))
+    batch = sample.examples.batches[0]
+    w = sample.place(point)
+    totals, counts = loss.parts(sample.on_device(batch), w)
+    return not np.isfinite(totals).all() or _is_additive(sample, totals, counts, loss.halves(batch, w))
 
 
 def _is_additive(backend: Backend, totals: np.ndarray, counts: np.ndarray, halves: np.ndarray | None) -> bool:
@@ -219,12 +221,12 @@ def compare_gradients(backend: Backend, typical: np.ndarray) -> np.ndarray:
         device = backend.on_device(batch)
         with backend.context():
             gradient = convert_to_numpy(backend.gradient(*backend.values, device, backend.place(scales)))
-        is_finite = bool(np.isfinite(gradient).all())
-        require(is_finite, "the gradient of the loss is NaN or infinite at these weights, so that there is no Hessian")
+        if not np.isfinite(gradient).all():
+            raise UserError("the gradient of the loss is NaN or infinite at these weights, so that there is no Hessian")
         total = total + gradient
-        own = backend.keras_gradient(device, share) if scales.all() and tolerance < math.inf else None
-        if own is not None:
-            _compare_gradient(gradient, own, variables, tolerance, typical * share)
+        keras_gradient = backend.keras_gradient(device, share) if scales.all() and tolerance < math.inf else None
+        if keras_gradient is not None:
+            _compare_gradient(gradient, keras_gradient, variables, tolerance, typical * share)
     return total
 
 
@@ -233,10 +235,10 @@ def _shares(examples: Examples) -> np.ndarray:
 
 
 def _compare_gradient(
-    gradient: np.ndarray, own: list[np.ndarray], variables: list, tolerance: float, typical: np.ndarray
+    gradient: np.ndarray, keras_gradient: list[np.ndarray], variables: list, tolerance: float, typical: np.ndarray
 ) -> None:
     """Raises ValueError if a gradient [dim] is not that in the model's own variables."""
-    pairs = [*zip(parts_of(gradient, variables), own)]
+    pairs = [*zip(parts_of(gradient, variables), keras_gradient)]
     errors = np.array([np.linalg.norm(part - expected) for part, expected in pairs])
     sizes = np.array([max(np.linalg.norm(part), np.linalg.norm(expected)) for part, expected in pairs])
     sizes = np.maximum(sizes, CANCELLED * typical)
@@ -269,9 +271,11 @@ def check_loss(backend: Backend, point: np.ndarray) -> None:
         moved = [[z + move * v for z, v in zip(outputs, along)] for move in moves]
         slopes = [keras.ops.reshape(g * v, (len(g), -1)) for g, v in zip(gradient, along)]
         product = backend.second_derivative(loss, outputs, along)
-        vectors = [gradient, product, *(backend.grad(loss)(at) for at in moved)]
-        scaled = [[keras.ops.reshape(part * size, (len(part), -1)) for part, size in zip(of, sizes)] for of in vectors]
-        values = keras.ops.stack([loss(outputs), *(loss(at) for at in moved)])
+        vectors = [gradient, product, *(backend.grad(loss)(outputs_moved) for outputs_moved in moved)]
+        scaled = [
+            [keras.ops.reshape(part * size, (len(part), -1)) for part, size in zip(vector, sizes)] for vector in vectors
+        ]
+        values = keras.ops.stack([loss(outputs), *(loss(outputs_moved) for outputs_moved in moved)])
         return values, keras.ops.concatenate(slopes, 1), [keras.ops.concatenate(parts, 1) for parts in scaled]
 
     w = backend.weights(point)
@@ -284,12 +288,12 @@ def check_loss(backend: Backend, point: np.ndarray) -> None:
         at_step = losses.__getitem__
         slope = float(slopes.sum())
         error = settled_slope_error(at_step, slope, floor, steps, SLOPE[backend.dtype], backend.dtype)
-        require(
-            not error,
-            f"the gradient of the loss in the outputs is not its derivative in {keras.backend.backend()}, as of "
-            "TensorFlow's cross-entropy for label rows that do not sum to 1, or where the loss stops a gradient "
-            f"(they differ by {error:.1g} of their size)",
-        )
+        if error:
+            raise UserError(
+                f"the gradient of the loss in the outputs is not its derivative in {keras.backend.backend()}, as of "
+                "TensorFlow's cross-entropy for label rows that do not sum to 1, or where the loss stops a gradient "
+                f"(they differ by {error:.1g} of their size)"
+            )
         _check_loss_products(vectors[0], vectors[1], dict(zip(moves, vectors[2:])), steps, 1e-6 if is_precise else 1e-2)
 
 
@@ -327,8 +331,8 @@ def _check_loss_products(
         if before is not None:  # rounding makes two steps agree by chance, but not four
             is_settled &= np.linalg.norm(narrow - before, axis=1) <= 1e-3 * size
         before = narrow
-    require(
-        not (is_settled & ~is_right).any(),
-        "the second derivative of the loss in the outputs is not the difference of its gradients: the loss has an "
-        f"operation whose second derivative {keras.backend.backend()} does not know, or stops a gradient",
-    )
+    if (is_settled & ~is_right).any():
+        raise UserError(
+            "the second derivative of the loss in the outputs is not the difference of its gradients: the loss has an "
+            f"operation whose second derivative {keras.backend.backend()} does not know, or stops a gradient"
+        )

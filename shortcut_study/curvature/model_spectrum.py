@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from matplotlib.figure import Figure
 
-from identity_matters.fields import require
+from identity_matters.errors import UserError
 from shortcut_study.curvature import report
 from shortcut_study.curvature.quadrature import Quadrature, density, extreme_eigenvalues, mean_eigenvalue
 from shortcut_study.figures import spectrum as figures
@@ -80,7 +80,8 @@ def parts(model: keras.Model, groups: Groups = "layer") -> dict[str, np.ndarray]
     """
     if isinstance(groups, Mapping):
         return {name: positions(model, variables) for name, variables in groups.items()}
-    require(groups in ("layer", "block"), f'groups must be "layer", "block", or variables by name, got {groups!r}')
+    if groups not in ("layer", "block"):
+        raise UserError(f'groups must be "layer", "block", or variables by name, got {groups!r}')
     # Layers in layers come last.
     owners = {id(weight): layer for layer in model._flatten_layers() for weight in layer.weights}
     by_name: dict[str, list] = {}  # the layers of each name
@@ -89,7 +90,8 @@ def parts(model: keras.Model, groups: Groups = "layer") -> dict[str, np.ndarray]
     for weight in model.weights:
         layer = weight.path.rsplit("/", 1)[0].removeprefix(f"{model.name}/")
         residual = RESIDUAL_BLOCK.match(layer) if groups == "block" else None
-        name, owner = residual.group() if residual else layer, owners.get(id(weight))
+        name = residual.group() if residual else layer
+        owner = owners.get(id(weight))
         namesakes = by_name.setdefault(layer, [])
         if owner not in namesakes:
             namesakes.append(owner)
@@ -103,10 +105,11 @@ def positions(model: keras.Model, variables: Sequence[keras.Variable]) -> np.nda
     """Returns where the entries of some trainable variables, in any order, stand in the flat weights, int [size]."""
     sizes = [math.prod(variable.shape) for variable in model.trainable_variables]
     entries = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
-    of = {id(variable): part for variable, part in zip(model.trainable_variables, entries)}
-    chosen = {id(variable): of.get(id(variable)) for variable in variables}
+    by_variable = {id(variable): part for variable, part in zip(model.trainable_variables, entries)}
+    chosen = {id(variable): by_variable.get(id(variable)) for variable in variables}
     fits = 0 < len(chosen) == len(variables) and all(part is not None for part in chosen.values())
-    require(fits, "variables must be some of model.trainable_variables, each once")
+    if not fits:
+        raise UserError("variables must be some of model.trainable_variables, each once")
     return np.concatenate([*chosen.values()])
 
 

@@ -22,7 +22,7 @@ from keras.src.backend import get_keras_mask, set_keras_mask
 from keras.src.backend.common.dtypes import BIT64_TO_BIT32_DTYPE
 from keras.src.trainers.compile_utils import CompileLoss, get_loss
 
-from identity_matters.fields import require
+from identity_matters.errors import UserError
 
 MEANS = "sum_over_batch_size", "mean", "mean_with_sample_weight"
 COMPUTE_LOSS = "compute_loss"  # in place of a loss: the model's own method
@@ -92,31 +92,38 @@ class Objective(NamedTuple):
         rows = [*zip(names, flat, *parts)]
         for name, _, labels, loss, *_ in rows:
             has_labels = labels is not None and labels.shape[1:] != (0,)  # which `gathered` writes for None
-            require(loss is None or has_labels, f"output {name} has a loss and no labels")
+            if loss is not None and not has_labels:
+                raise UserError(f"output {name} has a loss and no labels")
         return [self._sum(get_loss(loss, y, z), y, z, *rest) for _, z, y, loss, *rest in rows if loss is not None]
 
     def _sum(self, loss: keras.losses.Loss, labels: Any, outputs: Any, factor: Any, weight: Any) -> Sum:
         """Returns the loss of an output: Loss.__call__ in the objective's type, without its division."""
-        mask, y, z = get_keras_mask(outputs), ops.cast(labels, self.dtype), ops.cast(outputs, self.dtype)
+        mask = get_keras_mask(outputs)
+        y = ops.cast(labels, self.dtype)
+        z = ops.cast(outputs, self.dtype)
         policy = keras.dtype_policies.DTypePolicy(self.dtype)
         try:
             values = _changed(loss, _dtype_policy=policy, _dtype=self.dtype).call(y, z)
         except Exception as error:  # whatever a loss, which may be a user's function, says of shapes
             shapes = " and outputs ".join(f"[{', '.join(map(str, ('m', *x.shape[1:])))}]" for x in (y, z))
             raise ValueError(f"the loss does not take labels {shapes} together: {first_reason(error)}") from error
-        one = "the loss must give one value per example"
-        require(len(values.shape) > 0, f"{one}, without a mean over them; it gave one number")
-        require(values.shape[0] in (None, z.shape[0]), f"{one}, it gave {values.shape} for {z.shape}")
-        masks = [ops.cast(of, self.dtype) for of in (mask, get_keras_mask(values)) if of is not None]
-        values, counted = ops.cast(values, self.dtype), math.prod(masks)
+        if len(values.shape) == 0:
+            raise UserError("the loss must give one value per example, without a mean over them; it gave one number")
+        if values.shape[0] not in (None, z.shape[0]):
+            raise UserError(f"the loss must give one value per example, it gave {values.shape} for {z.shape}")
+        given_masks = (mask, get_keras_mask(values))
+        masks = [ops.cast(given, self.dtype) for given in given_masks if given is not None]
+        values = ops.cast(values, self.dtype)
+        counted = math.prod(masks)
         count = ops.cast(ops.size(values), self.dtype)
         if masks:
             count = count * ops.mean(counted)
             values = ops.where(_like(counted, values) > 0, values, 0)  # where a value that does not count is NaN too
         if weight is not None and weight.shape[1:] != (0,):
             fits = len(weight.shape) <= len(values.shape) or tuple(weight.shape[len(values.shape) :]) == (1,)
-            taken, got = (f"[{', '.join(['m', *map(str, a.shape[1:])])}]" for a in (values, weight))
-            require(fits, f"sample_weight must be {taken} or [m, 1] for one loss per example, got {got}")
+            if not fits:
+                taken, got = (f"[{', '.join(['m', *map(str, a.shape[1:])])}]" for a in (values, weight))
+                raise UserError(f"sample_weight must be {taken} or [m, 1] for one loss per example, got {got}")
             weight = _like(ops.cast(weight, self.dtype), values)
             values = values * weight
             if loss.reduction == "mean_with_sample_weight":
@@ -217,11 +224,13 @@ def _by_name(tree: Any, names: list | None, num: int) -> list:
     if isinstance(tree, dict):
         names = names or list(tree)
         unknown = ", ".join(str(name) for name in tree if name not in names)
-        require(not unknown, f"there is no output named {unknown}, only {', '.join(names)}")
+        if unknown:
+            raise UserError(f"there is no output named {unknown}, only {', '.join(names)}")
         return [tree.get(name) for name in names]
     if isinstance(tree, list | tuple):
         fits = not names or len(tree) == len(names)
-        require(fits, f"the model has {len(names or [])} outputs, got {len(tree)} losses, labels or weights")
+        if not fits:
+            raise UserError(f"the model has {len(names or [])} outputs, got {len(tree)} losses, labels or weights")
         return list(tree)
     return [tree] * num
 
@@ -244,7 +253,8 @@ def loss_of(model: keras.Model, loss: Any = None, loss_weights: Any = None) -> t
     if _overrides(model, "train_step"):
         raise ValueError(f"{name} overrides train_step, so that its loss is not known here; pass loss=…")
     if _overrides(model, "compute_loss"):
-        require(loss_weights is None, f"loss_weights have no effect on {name}.compute_loss; pass loss=… with them")
+        if loss_weights is not None:
+            raise UserError(f"loss_weights have no effect on {name}.compute_loss; pass loss=… with them")
         return COMPUTE_LOSS, None
     if getattr(model, "loss", None) is not None:
         compiled = getattr(getattr(model, "_compile_loss", None), "_user_loss_weights", None)

@@ -19,8 +19,8 @@ import keras
 import numpy as np
 import scipy.sparse.linalg
 
-from identity_matters.errors import explaining
-from identity_matters.fields import require, require_counts
+from identity_matters.errors import UserError, explaining
+from identity_matters.fields import require_counts
 from shortcut_study.curvature import checks, derivative_checks
 from shortcut_study.curvature.estimators import Diagonal, Trace, hutchinson, xdiag, xtrace
 from shortcut_study.curvature.examples import gathered
@@ -98,9 +98,10 @@ class Hessian:
     ) -> None:
         checks.check_model(model, dtype)
         name = keras.backend.backend()
-        require(name in BACKENDS, f"Hessian products need KERAS_BACKEND=tensorflow, jax or torch, got {name}")
-        known = precision in PRECISIONS
-        require(known, f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
+        if name not in BACKENDS:
+            raise UserError(f"Hessian products need KERAS_BACKEND=tensorflow, jax or torch, got {name}")
+        if precision not in PRECISIONS:
+            raise UserError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
         dtype = dtype or own_dtype(model)
         self.model = model
         self.on_batch = on_batch
@@ -158,9 +159,11 @@ class Hessian:
 
     def __matmul__(self, v: Any) -> np.ndarray:
         """Returns Hv [dim] for v [dim], or HV [dim, k] for V [dim, k] in one pass over the examples; NumPy."""
-        v, dim = np.asarray(v), self.shape[0]
+        v = np.asarray(v)
+        dim = self.shape[0]
         fits = v.ndim in (1, 2) and len(v) == dim and v.size > 0
-        require(fits, f"the vector must have shape ({dim},), or ({dim}, k) for k of them, got {v.shape}")
+        if not fits:
+            raise UserError(f"the vector must have shape ({dim},), or ({dim}, k) for k of them, got {v.shape}")
         vectors = np.zeros((math.prod(v.shape[1:]), self.num_weights), self.dtype)
         vectors[:, self._chosen] = v.reshape(dim, -1).T
         products = self._backend.total(self._backend.products, self._backend.values[0], self._backend.place(vectors))
@@ -238,7 +241,8 @@ class Hessian:
             most of the matrix, more where all are alike, and holds num_vectors · dim numbers.
           path, progress, **accuracy: As for `spectrum`; seed, and of "hutchinson" tolerance, as for it.
         """
-        require(method in [*DIAGONALS], f"method must be one of {', '.join(DIAGONALS)}, got {method!r}")
+        if method not in [*DIAGONALS]:
+            raise UserError(f"method must be one of {', '.join(DIAGONALS)}, got {method!r}")
         require_counts(1, num_vectors=num_vectors)
         with Watched(self, path, progress) as watched:
             watched.plan("", num_vectors)
@@ -268,7 +272,8 @@ class Hessian:
           path, progress, **accuracy: As for `spectrum`.
         """
         is_whole = isinstance(self._chosen, slice)
-        require(is_whole, "per_layer takes a Hessian of all weights: give groups={name: variables}, not variables")
+        if not is_whole:
+            raise UserError("per_layer takes a Hessian of all weights: give groups={name: variables}, not variables")
         chosen = parts(self.model, groups)
         with Watched(self, path, progress) as watched:
             for name, entries in chosen.items():

@@ -20,7 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from identity_matters.fields import require, require_counts
+from identity_matters.errors import UserError
+from identity_matters.fields import require_counts
 from shortcut_study.curvature.estimators import confidence, standard_error
 from shortcut_study.curvature.lanczos import STEPS_BETWEEN_CHECKS, Ritz, converged, lanczos, ritz
 from shortcut_study.curvature.memory import basis
@@ -30,7 +31,9 @@ DENSITY_POINTS = 1024  # of its grid, at least
 DENSITY_MARGIN = 6  # σ that the grid reaches beyond the extreme nodes, so that its integral is 1 to 1e-8
 ONE_POINT = 1e-9  # of the largest |node|: nodes that lie no further apart are one point
 DENSITY_VECTORS = 4  # of the random ones: those of a large matrix agree, and Student's t needs some
-ORDER, NUM_VECTORS, TOLERANCE = 60, 24, 1e-3
+ORDER = 60
+NUM_VECTORS = 24
+TOLERANCE = 1e-3
 NUM_SPARE_VECTORS = 12  # beside the basis: eigenvectors, products
 NONE = np.zeros(0)
 
@@ -54,8 +57,8 @@ class Quadrature(NamedTuple):
     def whole(self) -> "Quadrature":
         """Returns it with the known eigenvalues among the nodes of each vector, ascending; each row sums to 1."""
         size = (len(self.nodes), len(self.known))
-        known = self.known, np.full(size, self.known_weight), self.known_bounds
-        columns = [np.concatenate([a, np.broadcast_to(b, size)], 1) for a, b in zip(self[:3], known)]
+        of_known = (self.known, np.full(size, self.known_weight), self.known_bounds)
+        columns = [np.concatenate([a, np.broadcast_to(b, size)], 1) for a, b in zip(self[:3], of_known)]
         order = np.argsort(columns[0], axis=1)
         return Quadrature(*(np.take_along_axis(column, order, 1) for column in columns), self.rounding)
 
@@ -77,12 +80,14 @@ def lanczos_quadrature(
     The variance of a mean over vectors is at most 2 ‖f(H)‖²_F / (n² · num_vectors), so large matrices need few.
     """
     require_counts(1, num_vectors=num_vectors)
-    memory, rows = None, []  # the memory of one basis serves all of them
+    memory = None  # the memory of one basis serves all iterations
+    rows = []
     for vector in range(num_vectors):
         decomposition = lanczos(mvp_fn, dim, order, [seed, vector], dtype, memory)
         memory = decomposition.basis
         rows.append(ritz(decomposition))
-    return Quadrature(*(np.stack([row[i] for row in rows]) for i in range(3)), max(row.rounding for row in rows))
+    nodes, weights, bounds = (np.stack([row[column] for row in rows]) for column in range(3))
+    return Quadrature(nodes, weights, bounds, max(row.rounding for row in rows))
 
 
 def deflated_quadrature(
@@ -114,14 +119,18 @@ def deflated_quadrature(
       folder: Where a basis that memory is too small for is kept, as `memory.basis` says.
     """
     require_counts(1, order=order, num_vectors=num_vectors)
-    require(tolerance >= 0, f"tolerance must be at least 0, got {tolerance}")
-    is_whole, long = dim <= order, num_vectors if num_vectors < DENSITY_VECTORS + 2 else DENSITY_VECTORS
+    if not tolerance >= 0:
+        raise UserError(f"tolerance must be at least 0, got {tolerance}")
+    is_whole = dim <= order
+    long = num_vectors if num_vectors < DENSITY_VECTORS + 2 else DENSITY_VECTORS
     short = num_vectors - long
     on_plan(dim if is_whole else order * (1 + max(long, 2)) + short, is_whole)
     memory = basis(min(order, dim), dim, np.dtype(dtype), NUM_SPARE_VECTORS, folder)  # one serves all vectors
     first = lanczos(mvp_fn, dim, len(memory), [seed, 0], dtype, memory, None if is_whole else converged(1, tolerance))
-    outer, taken = ritz(first), len(first.diagonal)
-    largest, vectors = np.abs(outer.values).max(), outer.coefficients.T.astype(dtype)
+    outer = ritz(first)
+    taken = len(first.diagonal)
+    largest = np.abs(outer.values).max()
+    vectors = outer.coefficients.T.astype(dtype)
     if taken == dim:
         return Quadrature(*np.zeros((3, 1, 0)), outer.rounding, outer.values, outer.error_bounds), vectors @ first.basis
     known = outer.error_bounds <= tolerance * largest
@@ -134,16 +143,19 @@ def deflated_quadrature(
     on_plan(taken + num_for_rest, False)
     # One step from a random vector v orthogonal to the basis: its diagonal is vᵀHv.
     seeds = ([seed, vector] for vector in range(long + 1, num_vectors + 1))
-    rest = [lanczos(mvp_fn, dim, 1, of, dtype, deflated=first.basis).diagonal[0] for of in seeds]
+    rest = [lanczos(mvp_fn, dim, 1, starts, dtype, deflated=first.basis).diagonal[0] for starts in seeds]
     probes = (first.diagonal.sum() + (dim - taken) * np.array(rest)) / dim
     # Gauss quadrature then integrates Gaussians of that σ to some 0.1 % of their height: the Chebyshev coefficients of
     # exp(−x²/2σ²) on an interval of length L fall below 0.1 % at degree 1.9 L/σ, and k nodes are exact up to 2k − 1.
-    width, steps, rows = DENSITY_WIDTH * float(np.ptp(outer.values)), order, []
-    stop: Callable | None = lambda of: len(of.values) * width >= np.ptp(of.values)
+    width = DENSITY_WIDTH * float(np.ptp(outer.values))
+    steps = order
+    rows = []
+    stop: Callable | None = lambda pairs: len(pairs.values) * width >= np.ptp(pairs.values)
     for vector in range(1, long + 1):
         # Products round by a share of H, not of the rest.
         done = lanczos(mvp_fn, dim, steps, [seed, vector], dtype, memory, stop, vectors, largest)
-        stop, steps = None, len(done.diagonal)
+        stop = None
+        steps = len(done.diagonal)
         on_plan(taken + steps * long + short, True)
         rows.append(ritz(done))
     nodes, weights, bounds = (np.stack([row[column] for row in rows]) for column in range(3))
@@ -158,17 +170,12 @@ def _expected_steps(outer: Ritz, known: np.ndarray, order: int) -> int:
     """Returns how many steps the rest takes at most, by the range of the Ritz values that are not known."""
     if known.all():
         return 0
-    values, bounds, width = outer.values[~known], outer.error_bounds[~known], DENSITY_WIDTH * np.ptp(outer.values)
+    values = outer.values[~known]
+    bounds = outer.error_bounds[~known]
+    width = DENSITY_WIDTH * np.ptp(outer.values)
     span = (values + bounds).max() - (values - bounds).min()
     steps = int(np.ceil(min(span / width, order))) if width else order
     return min(order, steps + -steps % STEPS_BETWEEN_CHECKS)
-
-
-def trace_mean(quadrature: Quadrature, function: Callable) -> tuple[float, float]:
-    """Returns tr f(H)/n, f elementwise, estimated, and its standard error over the starting vectors (NaN for one)."""
-    quadrature = quadrature.whole()
-    by_vector = (quadrature.weights * function(quadrature.nodes)).sum(1)
-    return float(by_vector.mean()), float(standard_error(by_vector))
 
 
 def mean_eigenvalue(quadrature: Quadrature, dim: int | None = None) -> tuple[float, float]:
@@ -205,7 +212,8 @@ def density(quadrature: Quadrature, width: float | None = None) -> Density:
     Estimates the spectrum convolved with that Gaussian of σ = width, each eigenvalue counted 1/n. None: 1 % of the
     distance between the extreme nodes, or the largest |node| where they are one point.
     """
-    require(width is None or width > 0, f"width must be positive, got {width}")
+    if width is not None and not width > 0:
+        raise UserError(f"width must be positive, got {width}")
     quadrature = quadrature.whole()
     low, high = quadrature.nodes.min(), quadrature.nodes.max()
     if width is None:
@@ -227,7 +235,8 @@ def extreme_eigenvalues(quadrature: Quadrature, count: int, largest: bool = True
     Each is the outermost of its rank over the starting vectors, as the i-th largest Ritz value never lies above the
     i-th largest eigenvalue (Cauchy). From one vector an eigenvalue shows once, however often it is repeated.
     """
-    chosen, quadrature = np.s_[:, : -count - 1 : -1] if largest else np.s_[:, :count], quadrature.whole()
+    chosen = np.s_[:, : -count - 1 : -1] if largest else np.s_[:, :count]
+    quadrature = quadrature.whole()
     nodes, bounds = quadrature.nodes[chosen], quadrature.error_bounds[chosen]
     outermost = nodes.argmax(0) if largest else nodes.argmin(0), np.arange(nodes.shape[1])
     return nodes[outermost], bounds[outermost]

@@ -20,7 +20,8 @@ def report(quadrature: Quadrature, count: int, dim: int) -> str:
     number is left out where its 10th percentile is known to no better than a factor of 2, the index where it is to no
     better than 10 points.
     """
-    num_found, rounding = quadrature.nodes.shape[1] + len(quadrature.known), quadrature.rounding
+    num_found = quadrature.nodes.shape[1] + len(quadrature.known)
+    rounding = quadrature.rounding
     counts = {True: min(count, (num_found + 1) // 2), False: min(count, num_found // 2)}
     ends = [zip(*extreme_eigenvalues(quadrature, counts[end], end)) for end in counts]
     cells = [[f"{value:12.5g}  {bound:11.2g}" for value, bound in end] for end in ends]

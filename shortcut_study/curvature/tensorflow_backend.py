@@ -19,7 +19,7 @@ import tensorflow as tf
 from tensorflow.python.framework import ops as registry_owner
 from tensorflow.python.ops import nn_impl
 
-from identity_matters.fields import require
+from identity_matters.errors import UserError
 from shortcut_study.curvature import backend
 from shortcut_study.curvature.examples import Examples
 from shortcut_study.curvature.objective import Objective, unfit_examples
@@ -35,9 +35,13 @@ class Backend(backend.Backend):
         self, objective: Objective, gauss_newton: bool, precision: str, examples: Examples, in_parts: bool = False
     ) -> None:
         is_fixed = any(x.shape[0] is not None for x in getattr(objective.model, "inputs", None) or [])
-        self.fixed_size = size = examples.batch_size if is_fixed else None
-        what = f"a model of a fixed batch size takes whole batches: give a multiple of batch_size={size} examples"
-        require(size is None or len(examples) % size == 0, f"{what}, got {len(examples)}")
+        size = examples.batch_size if is_fixed else None
+        self.fixed_size = size
+        if size is not None and len(examples) % size != 0:
+            raise UserError(
+                "a model of a fixed batch size takes whole batches: give a multiple of "
+                f"batch_size={size} examples, got {len(examples)}"
+            )
         specs = [
             tf.TensorSpec([size, *shape[1:]], array.dtype)
             for shape, array in zip(examples.shapes(), keras.tree.flatten(examples.batches[0]))
@@ -154,7 +158,8 @@ def second_derivatives() -> Iterator[None]:
     resizing, whose gradient counts as constant. Without an entry are the gradients of softsign and other resizing.
     """
     entries = registry_owner.gradient_registry._registry
-    before, moments = dict(entries), nn_impl.moments
+    before = dict(entries)
+    moments = nn_impl.moments
     entries.update({name: {"type": function, "location": None} for name, function in _GRADIENTS.items()})
     nn_impl.moments = _moments
     try:
@@ -173,17 +178,21 @@ def _moments(x: Any, axes: Any, shift: Any = None, name: Any = None, keep_dims: 
 
 def _cumulative_product_gradient(operation: Any, upstream: tf.Tensor) -> list:
     """Returns the gradient through products by doubling, without a division; tf.reduce_prod's is made of such too."""
-    x, axis = operation.inputs[0], tf.get_static_value(operation.inputs[1])
+    x = operation.inputs[0]
+    axis = tf.get_static_value(operation.inputs[1])
     if axis is None:
         return _CUMPROD(operation, upstream)
-    step, axes = slice(None, None, -1 if operation.get_attr("reverse") else 1), [*range(x.shape.rank)]
-    order, width = [axes.pop(int(axis)), *axes], 1
+    step = slice(None, None, -1 if operation.get_attr("reverse") else 1)
+    axes = [*range(x.shape.rank)]
+    order = [axes.pop(int(axis)), *axes]
+    width = 1
     with tf.GradientTape() as tape:
         tape.watch(x)
         y = tf.transpose(x, order)[step]
         y = tf.concat([tf.ones_like(y[:1]), y[:-1]], 0) if operation.get_attr("exclusive") else y
         while width < (y.shape[0] or MANY):
-            y, width = tf.concat([y[:width], y[width:] * y[:-width]], 0), 2 * width
+            y = tf.concat([y[:width], y[width:] * y[:-width]], 0)
+            width = 2 * width
         y = tf.transpose(y[step], np.argsort(order))
     return [tape.gradient(y, x, upstream), None]
 
@@ -198,7 +207,8 @@ def _resizing(forward: Callable, backward: Callable, names: tuple[str, ...], inp
     """Returns the gradient of a resizing, whose own gradient resizes, as it is linear; both are of float32."""
 
     def gradient(operation: Any, upstream: tf.Tensor) -> list:
-        image, size = operation.inputs[0], tf.shape(upstream)[1:3]
+        image = operation.inputs[0]
+        size = tf.shape(upstream)[1:3]
         options = {name: operation.get_attr(name) for name in names} | dict(zip(inputs, operation.inputs[2:]))
 
         @tf.custom_gradient
@@ -212,7 +222,8 @@ def _resizing(forward: Callable, backward: Callable, names: tuple[str, ...], inp
     return gradient
 
 
-_raw, _CUMPROD = tf.raw_ops, registry_owner.gradient_registry.lookup("Cumprod")
+_raw = tf.raw_ops
+_CUMPROD = registry_owner.gradient_registry.lookup("Cumprod")
 _CORNERS = "align_corners", "half_pixel_centers"
 _KERNEL = ("kernel_type", "antialias"), ("scale", "translation")
 _GRADIENTS = {

@@ -16,7 +16,9 @@ from shortcut_study.curvature.objective import unfit_examples
 class Backend(backend.Backend):
     """Products of one model; the arguments are those of the base class."""
 
-    grad, jvp, vjp = staticmethod(torch.func.grad), staticmethod(torch.func.jvp), staticmethod(torch.func.vjp)
+    grad = staticmethod(torch.func.grad)
+    jvp = staticmethod(torch.func.jvp)
+    vjp = staticmethod(torch.func.vjp)
 
     def refused(self, error: Exception) -> Exception | None:
         """The rule that turns what operations raise for examples that they do not take into a ValueError."""

@@ -28,7 +28,9 @@ class Watched:
     ) -> None:
         from tqdm import tqdm
 
-        self._operator, self.num_products, self._what = operator, 0, what
+        self._operator = operator
+        self.num_products = 0
+        self._what = what
         # Beside the products, so that a file for a basis lies on the same disk.
         self.folder = None if path is None else os.path.dirname(os.path.abspath(path))
         self._plans: dict[str, tuple[int, bool]] = {}
@@ -38,7 +40,8 @@ class Watched:
         self._bar = tqdm(desc=what, unit="batch", dynamic_ncols=True, disable=not progress, delay=0.01)
 
     def __enter__(self) -> "Watched":
-        self._before, self._operator.on_batch = self._operator.on_batch, self._count
+        self._before = self._operator.on_batch
+        self._operator.on_batch = self._count
         return self
 
     def __exit__(self, *_: Any) -> None:

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from identity_matters.config import ModelConfig
-from identity_matters.fields import require
+from identity_matters.errors import UserError
 from identity_matters.runs.figure_style import PAGE
 from identity_matters.runs.job_table import Job, Progress
 from shortcut_study.aggregation import depths_in, num_seeds, over_seeds, select
@@ -22,7 +22,8 @@ EXPERIMENTS = (("convolutional", "relu"),)
 CAPTION = "Convolutions, not in the paper: condition number and largest eigenvalue by depth"
 READS = SIZE = ("conv_depths", "conv_runs")
 NUM_IMAGES = 50
-PIXELS, WIDTH = 4, 2  # a side, that the stem of a network leaves, and channels
+PIXELS = 4  # a side, after the stem of a network
+WIDTH = 2  # channels
 # Batch normalisation makes the scale of the kernels irrelevant to the function, and small kernels to the condition
 # number.
 INITIALIZATIONS = {0: ("small", "standard"), 1: ("small",)}
@@ -41,10 +42,10 @@ def jobs(config: StudyConfig, data: StudyData) -> list[Job]:
       UserError: the images are not square, or no multiple of the pixels that the stem leaves.
     """
     height, width = data.images.shape[1:3]
-    require(
-        height == width and height % PIXELS == 0,
-        f"the convolutional networks take square images of a multiple of {PIXELS} pixels, got {height}x{width}",
-    )
+    if height != width or height % PIXELS != 0:
+        raise UserError(
+            f"the convolutional networks take square images of a multiple of {PIXELS} pixels, got {height}x{width}"
+        )
     seeds = config.seeds(config.conv_runs)
     return [
         _spectra(data, depth, n, batch_norm, seeds)
@@ -61,7 +62,8 @@ def _spectra(data: StudyData, depth: int, shortcut_depth: int, batch_norm: int, 
         from shortcut_study.convolutional import initial_spectra
 
         chosen = np.random.default_rng(0).permutation(len(data.images))[:NUM_IMAGES]
-        images, num_classes = np.asarray(standardize(data.images[chosen])), data.y.shape[1]
+        images = np.asarray(standardize(data.images[chosen]))
+        num_classes = data.y.shape[1]
         settings = [(initialisation, seed) for initialisation in INITIALIZATIONS[batch_norm] for seed in seeds]
         models = (
             all_conv_resnet(_model_config(images.shape[1:], num_classes, depth, shortcut_depth, batch_norm, kind), seed)

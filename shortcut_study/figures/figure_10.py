@@ -35,13 +35,15 @@ CAPTION = "Lowest final loss over the learning rates, and the rate that gave it;
 READS = ("relu_depths", "relu_runs", "relu_examples", "num_epochs", "relu_rates_per_decade")
 SIZE = ("relu_depths", "relu_runs", "num_epochs")
 PERTURBATION = 1e-12  # of each weight, relative
-PROBE, SAME_PATH = 0.1, 0.01  # share of the epochs, and of the loss: see descend_pruned
+PROBE = 0.1  # share of the epochs: see descend_pruned
+SAME_PATH = 0.01  # share of the loss
 HIGHEST_PRUNED = 0.1  # up to here the higher rate reached the lower one's final loss in 30 of 30 pairs
 
 
 def jobs(config: StudyConfig, data: StudyData) -> list[Job]:
     """Returns a job for every network and seed, all rates as one descent: a small job loses less when interrupted."""
-    rates, data = learning_rates(config.relu_rates_per_decade), data.first(config.relu_examples)
+    rates = learning_rates(config.relu_rates_per_decade)
+    data = data.first(config.relu_examples)
     return [
         _sweep(config, data, arch, depth, rates, seed)
         for depth in config.relu_depths
@@ -54,7 +56,8 @@ def jobs(config: StudyConfig, data: StudyData) -> list[Job]:
 def _sweep(config: StudyConfig, data: StudyData, arch: Architecture, depth: int, rates: np.ndarray, seed: int) -> Job:
     def compute(progress: Progress) -> list[dict]:
         network = arch.network(data.x.shape[1], depth, RELU_MID)
-        start, num_epochs = network.initialize(arch.initialisation, seed), config.num_epochs
+        start = network.initialize(arch.initialisation, seed)
+        num_epochs = config.num_epochs
         part = 1 / ((len(rates) + 1) * (num_epochs + 1))  # an epoch of a run; perturbed and bounded runs come besides
         on_epoch = lambda: progress(part * len(rates))  # noqa: E731
         descent, bounded_by = descend_pruned(network, start, data, rates, num_epochs, on_epoch)
@@ -103,12 +106,15 @@ def descend_pruned(
     ]
     kept = [i for i in range(len(rates)) if i not in follows and probe.diverged_at[i] < 0]
     losses, excess, norms = (np.full((num_epochs + 1, len(rates)), np.nan) for _ in range(3))
-    weights, diverged_at, bounded_by = probe.weights.copy(), probe.diverged_at.copy(), {}
+    weights = probe.weights.copy()
+    diverged_at = probe.diverged_at.copy()
+    bounded_by = {}
 
     def follow(runs: list[int]) -> None:
         rest = descend(network, probe.weights[runs], data.x, data.y, rates[runs], num_epochs - first, on_epoch=on_epoch)
         for whole, early, late in zip((losses, excess, norms), probe[:3], rest[:3]):
-            whole[:first, runs], whole[first:, runs] = early[:first, runs], late
+            whole[:first, runs] = early[:first, runs]
+            whole[first:, runs] = late
         weights[runs] = rest.weights
         diverged_at[runs] = np.where(rest.diverged_at >= 0, rest.diverged_at + first, -1)
 
@@ -162,7 +168,8 @@ def findings(rows: list[dict]) -> list[Finding]:
     """Returns §5.3: with ReLUs plain networks fail to find low losses as they get deeper, 2-shortcut ones do not."""
     swept = select(rows, experiment="learning_rates", activations=RELU_MID)
     best = {arch: best_rates(rows_of_architecture(swept, arch), "loss") for arch in architectures_in(swept)}
-    count, all_findings = num_seeds(swept), []
+    count = num_seeds(swept)
+    all_findings = []
     for arch in best:
         losses = [b.mean for b in best[arch].values()]
         safe = insensitive_rates(rows_of_architecture(swept, arch))

@@ -122,7 +122,8 @@ def findings(rows: list[dict]) -> list[Finding]:
             "the deeper, the smaller the norm when training ends": (falls(end.mean), numbers),
             "the same at equal losses during training": _during_training(norms, activations),
         }
-        lost, count = _lost(norms), int(end.count.min()) if len(end.count) else 0
+        lost = _lost(norms)
+        count = int(end.count.min()) if len(end.count) else 0
         for claim, (holds, numbers) in claims.items():
             holds = None if holds and lost else holds
             numbers += named("all runs diverged", lost)

@@ -140,7 +140,8 @@ def findings(rows: list[dict]) -> list[Finding]:
         arch: over_seeds(rows_of_architecture(initial, arch), "depth", "condition_number")
         for arch in architectures_in(initial)
     }
-    (two, _, numbers), count = _by_depth(rows_of_architecture(initial, TWO), bands[TWO]), num_seeds(initial)
+    two, _, numbers = _by_depth(rows_of_architecture(initial, TWO), bands[TWO])
+    count = num_seeds(initial)
     at_zero = column(select(rows, experiment="spectrum_at_zero", shortcut_depth=2), "condition_number")
     constant = bool(two.max() < two.min() + np.log10(CONSTANT)) if len(two) > 1 else None
     numbers += f"; Theorem 1 at zero: {at_zero[0]:.4g}"
@@ -166,11 +167,13 @@ def _infinite_depths(rows: list[dict]) -> dict[str, list[int]]:
 
 def _by_depth(rows: list[dict], band: Band) -> tuple[np.ndarray, np.ndarray, str]:
     """The means of log₁₀ by depth, infinite where a run's condition number is; what they are above; both in words."""
-    infinite, means = _infinite_depths(rows), dict(zip(band.x, band.mean))
+    infinite = _infinite_depths(rows)
+    means = dict(zip(band.x, band.mean))
     bounds = dict(means)
     for depth in infinite.get(_UNRESOLVED, ()):
         values = np.minimum(column(select(rows, depth=depth), "condition_number"), 1 / SMALLEST)
-        bounds[depth], means[depth] = np.log10(values).mean(), np.inf
+        bounds[depth] = np.log10(values).mean()
+        means[depth] = np.inf
     for depth in infinite.get(_BEYOND, ()):
         bounds[depth] = means[depth] = np.inf
     numbers = series(band.x, 10**band.mean)

@@ -167,7 +167,10 @@ def _especially_at_large_losses(pairs: dict[Architecture, Comparison | None], lo
         answers.append(bool(growth.mean() > 0) if differs else None)
         ratio = f"{10 ** growth.mean():.3g}{paired(growth)}" if len(growth) else NOTHING_SHARED
         numbers.append(f"ratio to {LABELS[arch]}, at a seed's highest loss over that at its lowest: {ratio}")
-    holds = False if False in answers else None if None in answers else True
+    if False in answers:
+        holds = False
+    else:
+        holds = None if None in answers else True
     return Finding("6", claim, holds, "; ".join(numbers) + lost, min(c.num_runs if c else 0 for c in pairs.values()))
 
 
@@ -178,12 +181,17 @@ def _ends_near(compared: Comparison | None, lost: str) -> Finding:
     logs = lowest[np.isfinite(lowest)]
     if not len(logs):
         return Finding("6", claim, None, NOTHING_SHARED + lost, 0)
-    distance, limit = abs(logs.mean()), np.log10(SAME)
+    distance = abs(logs.mean())
+    limit = np.log10(SAME)
     beyond = p_value(np.sign(logs.mean()) * logs - limit)
     low, ratio, high = 10 ** np.array([logs.min(), logs.mean(), logs.max()])
     numbers = f"ratio {ratio:.3g} ({low:.2g} – {high:.3g}) at {10 ** compared.grid[0]:.3g}, the lowest common loss"
     numbers += f"; p = {beyond:.2g} that it is {SAME:g}{lost}"
-    return Finding("6", claim, True if distance < limit else False if beyond < CHANCE else None, numbers, len(logs))
+    if distance < limit:
+        holds = True
+    else:
+        holds = False if beyond < CHANCE else None
+    return Finding("6", claim, holds, numbers, len(logs))
 
 
 def smaller_findings(

@@ -28,7 +28,9 @@ from theory.shortcut.networks import minimum_loss
 
 EXPERIMENTS = (("spectrum_at_losses", LINEAR), ("spectrum_at_zero", LINEAR), ("single_run", LINEAR))
 CAPTION = "Share of negative eigenvalues along the loss; gradient and index along one run"
-READS, SIZE, SHORTCUT_DEPTHS = figure_6.READS, figure_6.SIZE, figure_6.SHORTCUT_DEPTHS
+READS = figure_6.READS
+SIZE = figure_6.SIZE
+SHORTCUT_DEPTHS = figure_6.SHORTCUT_DEPTHS
 
 
 def jobs(config: StudyConfig, data: StudyData) -> list[Job]:
@@ -37,11 +39,13 @@ def jobs(config: StudyConfig, data: StudyData) -> list[Job]:
 
 
 def _single_run(config: StudyConfig, data: StudyData) -> Job:
-    rate, recorded = config.learning_rate, spaced_epochs(config.descent_epochs)
+    rate = config.learning_rate
+    recorded = spaced_epochs(config.descent_epochs)
 
     def compute(progress: Progress) -> list[dict]:
         network = TWO.network(data.x.shape[1], config.depth, LINEAR)
-        weights, least = network.initialize(TWO.initialisation, config.seed), minimum_loss(data.x, data.y)
+        weights = network.initialize(TWO.initialisation, config.seed)
+        least = minimum_loss(data.x, data.y)
         excess_loss_and_gradient = loss_and_gradient(network, data.x, data.y)
         rows = []
         for epoch in range(config.descent_epochs + 1):
@@ -66,7 +70,8 @@ def draw(rows: list[dict]) -> Figure:
     by_loss, by_epoch = figure.subplots(1, 2)
     _draw_by_loss(by_loss, rows)
     run = done_rows(select(rows, experiment="single_run"))
-    epochs, gradient_axes = column(run, "epoch") + 1, by_epoch.twinx()
+    epochs = column(run, "epoch") + 1
+    gradient_axes = by_epoch.twinx()
     by_epoch.plot(epochs, column(run, "index"), ".-", ms=3, color="C0", label="index")
     gradient_axes.plot(epochs, column(run, "gradient_norm"), ".-", ms=3, color="C3", label="gradient norm")
     by_epoch.set(title="one run, 2-shortcut, linear", xlabel="epoch + 1", xscale="log")
@@ -108,7 +113,8 @@ def findings(rows: list[dict]) -> list[Finding]:
 
 
 def _drop(rows: list[dict]) -> Finding:
-    claim, means = "the index drops dramatically at the beginning", []
+    claim = "the index drops dramatically at the beginning"
+    means = []
     for seed in sorted({row["seed"] for row in rows}):
         taken = [row for row in select(rows, seed=seed) if row["index"] != ""]
         index, loss = column(taken, "index"), column(taken, "excess_loss")
@@ -130,7 +136,8 @@ def _steepest(run: list[dict]) -> Finding:
     if len(run) < 2:
         return Finding("8", claim, None, "the run diverged", 1)
     epochs, index, gradient = (column(run, name) for name in ("epoch", "index", "gradient_norm"))
-    largest, fall = int(gradient.argmax()), index[0] - index.min()
+    largest = int(gradient.argmax())
+    fall = index[0] - index.min()
     if fall < DRAMATIC:
         return Finding("8", claim, None, f"the index falls by {fall:.2%} of the eigenvalues in all", 1)
     first, last = (int(np.argmax(index <= index[0] - share * fall)) for share in (0.1, 0.9))

@@ -52,7 +52,8 @@ _STABLE = r"$2/|\lambda|_{\max}$ at zero"
 
 def jobs(config: StudyConfig, data: StudyData) -> list[Job]:
     """Returns a job for every linear network, all rates and seeds as one descent, and Theorem 1's values at zero."""
-    rates, seeds = learning_rates(config.rates_per_decade), list(config.seeds(config.sweep_runs))
+    rates = learning_rates(config.rates_per_decade)
+    seeds = list(config.seeds(config.sweep_runs))
     return figure_5.jobs_at_zero(config, data) + [
         _sweep(config, data, arch, depth, rates, seeds)
         for depth in config.depths
@@ -67,7 +68,8 @@ def _sweep(
     def compute(progress: Progress) -> list[dict]:
         network = arch.network(data.x.shape[1], depth, LINEAR)
         starts = np.stack([network.initialize(arch.initialisation, seed) for seed in seeds for _ in rates])
-        rate_of_run, num_epochs = np.tile(rates, len(seeds)), config.num_epochs
+        rate_of_run = np.tile(rates, len(seeds))
+        num_epochs = config.num_epochs
         on_epoch = functools.partial(progress, 1 / (num_epochs + 1))
         descent = descend(network, starts, data.x, data.y, rate_of_run, num_epochs, on_epoch=on_epoch)
         return rate_rows(descent, seeds, rates)

@@ -92,7 +92,8 @@ def compare_along_loss(
     for seed in sorted({row["seed"] for row in rows}):
         of_seed = [rows_of_architecture(select(rows, seed=seed), a) for a in (TWO, arch)]
         runs = [along_loss(run, loss, name, log) for run in of_seed]
-        if (shared := _common_losses(*runs)) is not None:
+        shared = _common_losses(*runs)
+        if shared is not None:
             differences.append(_difference(shared, *runs).mean())
             at_ends = [np.interp(shared[[0, -1]], *run_along_loss(run, loss, name, log)) for run in of_seed]
             ends.append(at_ends[1] - at_ends[0])
@@ -123,8 +124,8 @@ def always_smaller(compared: Comparison) -> tuple[bool | None, str]:
     is_larger = compared.two >= compared.other
     if not is_larger.any():
         return True, ""
-    there = compared.curves[:, is_larger]
-    differences = np.nanmean(there[np.isfinite(there).any(axis=1)], axis=1)
+    curves = compared.curves[:, is_larger]
+    differences = np.nanmean(curves[np.isfinite(curves).any(axis=1)], axis=1)
     p = p_value(differences)
     return (False if p < CHANCE and differences.mean() < 0 else None), f"; where it is not, p = {p:.2g}"
 

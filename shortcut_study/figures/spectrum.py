@@ -7,7 +7,8 @@ from matplotlib.figure import Figure
 from shortcut_study.curvature.quadrature import Density, Quadrature, extreme_eigenvalues
 
 NUM_MARKED = 3  # eigenvalues at either end
-NUM_LEVELS, WIDE = 12, 30  # of contours; on a logarithmic scale where the largest loss is so many times the least
+NUM_LEVELS = 12  # of contours
+WIDE = 30  # ratio of the largest to the least loss from which on the contours have a logarithmic scale
 _COLUMNS = ("eigenvalue", "weight", "error_bound")
 _ENDS = {"largest": ("C3", "v"), "smallest": ("C2", "D")}  # colours and markers
 
@@ -57,11 +58,11 @@ def spectrum_figure(rows: list[dict], density: list[dict], title: str = "") -> F
     lowest = heights.max()
     for name, (colour, marker) in _ENDS.items():
         values, bounds = extreme_eigenvalues(quadrature, NUM_MARKED, name == "largest")
-        at = np.interp(values, grid, heights)
+        heights_there = np.interp(values, grid, heights)
         count = f"{len(values)} {name}" if len(values) > 1 else name
         label = f"{count}, the outermost {values[0]:.4g} ± {bounds[0]:.1g}"
-        axes.errorbar(values, at, xerr=bounds, fmt=marker, ms=6, capsize=3, color=colour, label=label)
-        lowest = min(lowest, at.min())
+        axes.errorbar(values, heights_there, xerr=bounds, fmt=marker, ms=6, capsize=3, color=colour, label=label)
+        lowest = min(lowest, heights_there.min())
     axes.axvline(0, color="0.5", linewidth=1, linestyle=":")
     axes.set(xlabel=r"eigenvalue $\lambda$ of the Hessian", ylabel="density of the eigenvalues", yscale="log")
     axes.set_title(title, parse_math=False)
@@ -72,19 +73,20 @@ def spectrum_figure(rows: list[dict], density: list[dict], title: str = "") -> F
 
 def parts_figure(rows: list[dict]) -> Figure:
     """Draws the extreme eigenvalues and the trace of rows as `per_layer` makes them, with their errors."""
-    names, at = [row["part"].replace("_", " ") for row in rows], np.arange(len(rows))
+    names = [row["part"].replace("_", " ") for row in rows]
+    places = np.arange(len(rows))
     column = {name: np.array([float(row[name]) for row in rows]) for name in rows[0] if name != "part"}
     figure = Figure(figsize=(8, max(2.5, 1 + 0.22 * len(rows))), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     style = {"ms": 4, "capsize": 2}
     for end, (colour, marker) in _ENDS.items():
         errors = column[f"{end}_error_bound"]
-        left.errorbar(column[end], at, xerr=errors, fmt=marker, color=colour, label=end, **style)
+        left.errorbar(column[end], places, xerr=errors, fmt=marker, color=colour, label=end, **style)
     left.axvline(0, color="0.6", linewidth=1, linestyle=":")
-    left.set(yticks=at, yticklabels=names, xlabel="eigenvalue of the part's block of the Hessian")
+    left.set(yticks=places, yticklabels=names, xlabel="eigenvalue of the part's block of the Hessian")
     left.invert_yaxis()
     left.legend()
-    right.errorbar(column["trace"], at, xerr=np.nan_to_num(column["trace_error"]), fmt="s", color="C0", **style)
+    right.errorbar(column["trace"], places, xerr=np.nan_to_num(column["trace_error"]), fmt="s", color="C0", **style)
     right.set(xlabel="trace of the block, and its 95 % interval")
     for axes in (left, right):
         axes.tick_params(axis="y", labelsize="x-small")
@@ -97,7 +99,9 @@ def landscape_figure(
 ) -> Figure:
     """Draws losses [p] or [p, p] at positions [p] along one or two named directions, dashed their quadratic model."""
     figure = Figure(figsize=(5.5, 4.5), layout="constrained")
-    axes, low, high = figure.add_subplot(), float(losses.min()), float(losses.max())
+    axes = figure.add_subplot()
+    low = float(losses.min())
+    high = float(losses.max())
     if losses.ndim == 1:
         axes.plot(positions, losses, color="C0", label="loss")
         axes.plot(positions, quadratic, "--", color="0.5", label="quadratic model")

@@ -109,10 +109,7 @@ def test_nodes_closer_than_rounding_are_one_point_as_wide_as_it_is_large(nodes, 
     assert quad.density(quad.Quadrature(*np.zeros((3, 1, 2)), 0.0)).grid[-1] == 6
 
 
-def test_a_mean_trace_weighs_the_nodes_and_the_extremes_come_with_their_bounds():
-    mean, error = quad.trace_mean(SEEN, np.exp)
-    rows = [sum(w * math.exp(node) for node, w in zip(*row)) for row in zip(NODES, WEIGHTS)]
-    assert mean == pytest.approx(sum(rows) / 3) and error == pytest.approx(np.std(rows, ddof=1) / 3**0.5)
+def test_the_extreme_eigenvalues_are_the_outermost_nodes():
     assert quad.extreme_eigenvalues(SEEN, 2)[0].tolist() == [3, 0.5]
     assert quad.extreme_eigenvalues(SEEN, 2, largest=False)[0].tolist() == [-2, -0.2]
 

@@ -128,7 +128,8 @@ def first_order_velocity(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> np.
     """
     gradient = linear_residual.gradient(A, R, Sigma)
     layers = np.eye(gradient.shape[-1]) + real("A", A)
-    velocity, product = np.zeros_like(layers[0]), np.eye(gradient.shape[-1])
+    velocity = np.zeros_like(layers[0])
+    product = np.eye(gradient.shape[-1])
     for layer, slope in zip(layers, gradient):
         velocity, product = layer @ velocity - slope @ product, layer @ product
     return velocity

@@ -50,11 +50,12 @@ def recursion(rng: np.random.Generator, trials: int) -> Pairs:
     """The risks of the recursion against those of gradient descent on all layers, for random normal R."""
     for _ in range(max(1, trials // 2)):
         R = _normal(rng, symmetric=rng.random() < 0.5)
-        num_layers, phi = int(rng.integers(1, 12)), np.linalg.eigvals(R)
+        num_layers = int(rng.integers(1, 12))
+        phi = np.linalg.eigvals(R)
         learning_rate = 0.5 / num_layers / max(1, np.abs(phi).max()) ** 2
-        seen = _descend(R, num_layers, learning_rate, 40).risks
-        said = from_zero.recursion_risks(phi, num_layers, learning_rate, 40)
-        yield float(np.abs(seen - said).max() / seen[0]), ROUNDING
+        risks = _descend(R, num_layers, learning_rate, 40).risks
+        predicted = from_zero.recursion_risks(phi, num_layers, learning_rate, 40)
+        yield float(np.abs(risks - predicted).max() / risks[0]), ROUNDING
 
 
 @restated(
@@ -85,8 +86,8 @@ def steps(rng: np.random.Generator, trials: int) -> Pairs:
         yield bound, _condition_bound(phi, num_layers, learning_rate)
         rate = rng.uniform(0.01, 0.3)  # one layer: |w − φ| shrinks by 1 − η exactly, so the bound is met
         bound = from_zero.step_bound(phi[:1], 1, rate, 1e-8)
-        seen = float(np.argmax(from_zero.recursion_risks(phi[:1], 1, rate, int(bound) + 1) <= 1e-8))
-        yield from ((seen, bound), (bound, seen))
+        num_steps = float(np.argmax(from_zero.recursion_risks(phi[:1], 1, rate, int(bound) + 1) <= 1e-8))
+        yield from ((num_steps, bound), (bound, num_steps))
 
 
 @restated(
@@ -120,8 +121,10 @@ def floor(rng: np.random.Generator, trials: int) -> Pairs:
         even = 2 * int(rng.integers(1, 6))
         wild = from_zero.recursion_risks(phi, even, 0.4, 30)  # far above the largest rate, until it diverges
         yield wild[np.isfinite(wild)].min() * (1 + ROUNDING), from_zero.excess_floor(phi, even, 0.4)
-    R, small = -np.eye(2), factorization.factorize(-np.eye(2), 8)
-    last, end = _descend(R, 8, 0.25, 2_000).risks[-1], from_zero.excess_floor(np.diag(R), 8, 0.25)
+    R = -np.eye(2)
+    small = factorization.factorize(-np.eye(2), 8)
+    last = _descend(R, 8, 0.25, 2_000).risks[-1]
+    end = from_zero.excess_floor(np.diag(R), 8, 0.25)
     require(abs(last - end) < 1e-6, f"descent on −I₂ ends at {last}, not at the floor")
     return (
         f"R = −I₂, ℓ = 8: descent from zero ends at excess risk {last:.4f}, though a "
@@ -175,7 +178,8 @@ def projected(rng: np.random.Generator, trials: int) -> Pairs:
 def monotone(rng: np.random.Generator, trials: int) -> Pairs:
     """No λ crosses λ* at the largest learning rate; at a 1 % higher one some λ does, from 1 (φ < 1) or near λ*."""
     for _ in range(trials):
-        num_layers, phi = int(rng.integers(2, 40)), np.exp(rng.uniform(-3, 2, 1)) * rng.choice([-1, 1, 1], 1)
+        num_layers = int(rng.integers(2, 40))
+        phi = np.exp(rng.uniform(-3, 2, 1)) * rng.choice([-1, 1, 1], 1)
         root = np.maximum(phi, 0) ** (1 / num_layers)
         largest = from_zero.largest_learning_rate(phi, num_layers)
         side = np.sign(1 - root)
@@ -234,7 +238,9 @@ def straight_line(rng: np.random.Generator, trials: int) -> Pairs:
     """Small steps for rotations: w stays on the line from 1 to φ, and the risk below exp(−4ℓm^{2−2/ℓ}t)."""
     for _ in range(max(1, trials // 10)):
         phi = np.atleast_1d(rng.uniform(0.5, 1.5) * np.exp(1j * rng.uniform(0.1, 2.6)))
-        num_layers, rate, num_steps = int(rng.integers(2, 9)), 1e-4, 5_000
+        num_layers = int(rng.integers(2, 9))
+        rate = 1e-4
+        num_steps = 5_000
         w = from_zero.eigenvalue_recursion(phi, num_layers, rate, num_steps)[:, 0] ** num_layers
         off = np.abs(((w - 1) * np.conj(phi - 1)).imag).max() / np.abs(phi - 1)[0]
         yield off, 20 * rate * num_layers
@@ -270,8 +276,9 @@ def zero_last_layer(rng: np.random.Generator, trials: int) -> Pairs:
         yield risks[-1] / risks[0], from_zero.asymmetric_flow_bound(Sigma, 50 * rate)
         scale = rng.uniform(0.5, 2)  # one layer: f shrinks by (1 − 2sη)² a step exactly
         risks = linear_residual.gradient_descent(start[-1:], R, scale * np.eye(d), 1e-4, 50).risks
-        bound, seen = from_zero.asymmetric_flow_bound(scale * np.eye(d), 50e-4), risks[-1] / risks[0]
-        yield from ((seen, bound), (bound, seen * (1 + 1e-3)))
+        bound = from_zero.asymmetric_flow_bound(scale * np.eye(d), 50e-4)
+        remaining = risks[-1] / risks[0]
+        yield from ((remaining, bound), (bound, remaining * (1 + 1e-3)))
     risks = linear_residual.gradient_descent(from_zero.asymmetric_start(8, 2), -np.eye(2), np.eye(2), 0.01, 200).risks
     yield risks[-1], 1e-30
     return (
@@ -313,9 +320,9 @@ WITHOUT_MAPS = widened.Widened(np.eye(2), np.eye(2), -np.eye(2), np.eye(2))  # d
     function=widened.guarantee,
     mutation=(
         hasty,
-        changed(lambda said: said._replace(allowed=1e6 * said.allowed, applies=True)),
-        changed(lambda said: said._replace(applies=True)),
-        changed(lambda said: said._replace(rate=1.0)),
+        changed(lambda guarantee: guarantee._replace(allowed=1e6 * guarantee.allowed, applies=True)),
+        changed(lambda guarantee: guarantee._replace(applies=True)),
+        changed(lambda guarantee: guarantee._replace(rate=1.0)),
     ),
 )
 def widened_rate(rng: np.random.Generator, trials: int) -> Pairs:
@@ -325,23 +332,25 @@ def widened_rate(rng: np.random.Generator, trials: int) -> Pairs:
     """
     for trial in range(max(2, trials // 10)):
         if trial % 2:
-            problem, num_layers = _general(rng), int(rng.integers(1, 9))
-            said = widened.guarantee(problem, num_layers)
+            problem = _general(rng)
+            num_layers = int(rng.integers(1, 9))
+            guarantee = widened.guarantee(problem, num_layers)
             start = widened.descend(problem, num_layers, 0.0, 0)[1][0]
-            yield abs(math.sqrt(start) / said.allowed - 1), 1e-8  # a root near 0 of numbers near 1
+            yield abs(math.sqrt(start) / guarantee.allowed - 1), 1e-8  # a root near 0 of numbers near 1
         else:
             R = -np.eye(2) if trial == 0 else rng.standard_normal(rng.integers(1, 4, 2))
             scale = math.sqrt(4 * math.exp(1.5) * np.linalg.norm(R) * (1 + 1e-9))
-            problem, num_layers = widened.identity_maps(R, scale), int(rng.integers(1, 33))
-            said = widened.guarantee(problem, num_layers)
+            problem = widened.identity_maps(R, scale)
+            num_layers = int(rng.integers(1, 33))
+            guarantee = widened.guarantee(problem, num_layers)
             beyond = widened.identity_maps(R, scale * (1 - 1e-6))
             require(not widened.guarantee(beyond, num_layers).applies, "the guarantee applies beyond its bound")
-            yield abs(said.allowed / (scale**2 / (4 * math.exp(1.5))) - 1), ROUNDING
-            gain = 2 * said.learning_rate * num_layers * scale**4 / math.e
-            yield abs((1 - said.rate) / gain - 1), ROUNDING
-        require(said.applies, "the guarantee does not apply where it should")
-        layers, risks = widened.descend(problem, num_layers, said.learning_rate, 20)
-        yield float((risks[1:] / np.maximum(risks[:-1], 1e-25 * risks[0])).max()), said.rate
+            yield abs(guarantee.allowed / (scale**2 / (4 * math.exp(1.5))) - 1), ROUNDING
+            gain = 2 * guarantee.learning_rate * num_layers * scale**4 / math.e
+            yield abs((1 - guarantee.rate) / gain - 1), ROUNDING
+        require(guarantee.applies, "the guarantee does not apply where it should")
+        layers, risks = widened.descend(problem, num_layers, guarantee.learning_rate, 20)
+        yield float((risks[1:] / np.maximum(risks[:-1], 1e-25 * risks[0])).max()), guarantee.rate
         yield linear_residual.max_spectral_norm(layers), 1 / (2 * num_layers)
 
 
@@ -366,7 +375,8 @@ def widened_bound(rng: np.random.Generator, trials: int) -> Pairs:
     errors = []
     for trial in range(trials):
         k, d = (int(size) for size in rng.integers(1, 4, 2))
-        m, num_layers = max(k, d) + int(rng.integers(0, 3)), int(rng.integers(1, 6))
+        m = max(k, d) + int(rng.integers(0, 3))
+        num_layers = int(rng.integers(1, 6))
         root = rng.standard_normal((d, d))
         problem = widened.Widened(
             rng.standard_normal((m, d)), rng.standard_normal((k, m)), rng.standard_normal((k, d)),
@@ -379,7 +389,8 @@ def widened_bound(rng: np.random.Generator, trials: int) -> Pairs:
             reference = complex_step_gradient(functools.partial(_widened_risk, problem), layers)
             errors.append(relative_error(gradient, reference))
         yield np.square(gradient).sum() * (1 + ROUNDING), widened.gradient_lower_bound(problem, layers)
-        scaled, eye = rng.uniform(0.5, 2) * np.eye(d), np.eye(d)
+        scaled = rng.uniform(0.5, 2) * np.eye(d)
+        eye = np.eye(d)
         problem = widened.Widened(scaled, scaled, rng.standard_normal((d, d)), eye)
         layers = -rng.uniform(0.02, 0.9) * np.repeat(eye[None], num_layers, axis=0)
         square = np.square(widened.risk_and_gradient(problem, layers)[1]).sum()
@@ -411,15 +422,19 @@ def _descend(
     R: np.ndarray, num_layers: int, learning_rate: float, num_steps: int, Sigma: np.ndarray | None = None
 ) -> linear_residual.Descent:
     """Returns the path of descent from zero; Σ = I if none is given."""
-    start, Sigma = np.zeros((num_layers, *R.shape)), np.eye(len(R)) if Sigma is None else Sigma
+    start = np.zeros((num_layers, *R.shape))
+    Sigma = np.eye(len(R)) if Sigma is None else Sigma
     return linear_residual.gradient_descent(start, R, Sigma, learning_rate, num_steps)
 
 
 def _general(rng: np.random.Generator) -> widened.Widened:
     """Returns random A, B, Σ and an R near BA, at which √f(0) is what the guarantee allows, less 1e-9 of it."""
     k, d = (int(size) for size in rng.integers(1, 4, 2))
-    m, root = max(k, d) + int(rng.integers(0, 3)), rng.standard_normal((d, d))
-    inward, outward, Sigma = rng.standard_normal((m, d)), rng.standard_normal((k, m)), root @ root.T + 0.1 * np.eye(d)
+    m = max(k, d) + int(rng.integers(0, 3))
+    root = rng.standard_normal((d, d))
+    inward = rng.standard_normal((m, d))
+    outward = rng.standard_normal((k, m))
+    Sigma = root @ root.T + 0.1 * np.eye(d)
     values = (np.linalg.svd(inward)[1], np.linalg.svd(outward)[1], np.linalg.eigvalsh(Sigma))
     (high_a, high_b, high), (low_a, low_b, low) = ([f(v) for v in values] for f in (np.max, np.min))
     allowed = low * (low_a * low_b) ** 2 / (4 * math.exp(1.5) * high_a * high_b * math.sqrt(high))

@@ -38,20 +38,21 @@ def order(rng: np.random.Generator, trials: int) -> Pairs:
                 gap = rng.standard_normal((3, 3))
                 size = 0.03 if depth < 3 else 0.15
                 start = size * rng.standard_normal((int(rng.integers(1, 4)), depth, 3, 3))
-                seen = saddle_escape.steps_to_leave(method, start, gap, RATES[method], 40_000)
-                yield seen, saddle_escape.least_steps(method, start, gap, RATES[method])
+                steps = saddle_escape.steps_to_leave(method, start, gap, RATES[method], 40_000)
+                yield steps, saddle_escape.least_steps(method, start, gap, RATES[method])
         sigma = rng.uniform(0.5, 2)
         gap = sigma * np.linalg.qr(rng.standard_normal((3, 3)))[0]
         start = saddle_escape.aligned_start(0.1, depth, gap)
         slowest = (1 + HALVING_SHARE) / (1 - HALVING_SHARE) * (1 + RATES["descent"] * sigma)
         for method, factor in (("descent", slowest), ("orthogonalised", 1)):
-            seen = saddle_escape.steps_to_leave(method, start, gap, RATES[method], 40_000)
+            steps = saddle_escape.steps_to_leave(method, start, gap, RATES[method], 40_000)
             least = saddle_escape.least_steps(method, start, gap, RATES[method])
-            yield from ((seen, least), (factor * least + 1, seen))
+            yield from ((steps, least), (factor * least + 1, steps))
         momentum, descent = (saddle_escape.least_steps(name, start, gap, 0.01) for name in ("momentum", "descent"))
         share = 1 - update_rules.MOMENTUM
         require(abs(momentum - share * descent) <= ROUNDING * descent, "momentum's least is not 1 − μ of descent's")
-    gap, start = np.linalg.qr(rng.standard_normal((3, 3)))[0], rng.standard_normal((2, 3, 3, 3))
+    gap = np.linalg.qr(rng.standard_normal((3, 3)))[0]
+    start = rng.standard_normal((2, 3, 3, 3))
     slow, fast = (
         [saddle_escape.steps_to_leave(method, size * start, gap, 0.02, 40_000) for size in (0.04, 0.02)]
         for method in ("descent", "orthogonalised")
@@ -82,13 +83,14 @@ def prediction(rng: np.random.Generator, trials: int) -> Pairs:
                 gap = rng.uniform(0.5, 2) * np.linalg.qr(rng.standard_normal((3, 3)))[0]
                 size = rng.uniform(0.02, 0.3) if depth < 3 else rng.uniform(0.1, 0.3)
                 start = saddle_escape.aligned_start(size, depth, gap)
-                rate, sigma = RATES[method], float(np.linalg.norm(gap, 2))
-                said = saddle_escape.predicted_steps(method, depth, sigma, size, rate)
-                seen = saddle_escape.steps_to_leave(method, start, gap, rate, 20_000)
+                rate = RATES[method]
+                sigma = float(np.linalg.norm(gap, 2))
+                predicted = saddle_escape.predicted_steps(method, depth, sigma, size, rate)
+                steps = saddle_escape.steps_to_leave(method, start, gap, rate, 20_000)
                 if method == "descent" and depth < 3:
                     exact = _integral(depth, sigma, size) / rate
-                    yield abs(said - exact), ROUNDING * exact
-                yield abs(seen - said), 0.1 * said + (10 if method == "momentum" else 2)
+                    yield abs(predicted - exact), ROUNDING * exact
+                yield abs(steps - predicted), 0.1 * predicted + (10 if method == "momentum" else 2)
 
 
 @claim(
@@ -147,30 +149,37 @@ def _bound_holds(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> bool:
 
 def _keeps_rate(A: np.ndarray, R: np.ndarray, factor: float = 1.0) -> bool:
     """Returns whether 30 steps of factor/L shrink the excess risk at the rate of the margin; Σ = I."""
-    norm, excess = linear_residual.max_spectral_norm(A), linear_residual.risk(A, R, np.eye(len(R)))
+    norm = linear_residual.max_spectral_norm(A)
+    excess = linear_residual.risk(A, R, np.eye(len(R)))
     rate = factor / linear_residual.smoothness_bound(np.eye(len(R)), len(A), norm, excess)
     c = balancedness.deficiency_margin(linear_residual.end_to_end(A), R)
-    seen = linear_residual.gradient_descent(A, R, np.eye(len(R)), rate, 30).rate
-    return bool(1 - seen >= 0.98 * 2 * rate * len(A) * c ** (2 - 2 / len(A)))
+    measured_rate = linear_residual.gradient_descent(A, R, np.eye(len(R)), rate, 30).rate
+    return bool(1 - measured_rate >= 0.98 * 2 * rate * len(A) * c ** (2 - 2 / len(A)))
 
 
 def _velocity_is_predicted(A: np.ndarray) -> bool:
     """Returns whether the powers of W give the velocity of the product of these layers at R = 0, Σ = I."""
-    W, zero, identity = linear_residual.end_to_end(A), np.zeros((2, 2)), np.eye(2)
-    said = balancedness.product_velocity(W, 2 * W, len(A))
-    return bool(np.allclose(balancedness.first_order_velocity(A, zero, identity), said))
+    W = linear_residual.end_to_end(A)
+    zero = np.zeros((2, 2))
+    identity = np.eye(2)
+    predicted = balancedness.product_velocity(W, 2 * W, len(A))
+    return bool(np.allclose(balancedness.first_order_velocity(A, zero, identity), predicted))
 
 
 def _margin_without_identity() -> bool:
     """Returns whether σ_min(W) ≥ c once f has fallen from 0.04 to 0.01: Σ = diag(1, 0.01), W now diag(1, 0)."""
-    R, Sigma, start, later = np.eye(2), np.diag([1.0, 0.01]), np.diag([0.8, 1.0]), np.diag([1.0, 0.0])
+    R = np.eye(2)
+    Sigma = np.diag([1.0, 0.01])
+    start = np.diag([0.8, 1.0])
+    later = np.diag([1.0, 0.0])
     falls = linear_residual.risk(later[None] - R, R, Sigma) <= linear_residual.risk(start[None] - R, R, Sigma)
     return not falls or bool(np.linalg.svd(later)[1][-1] >= balancedness.deficiency_margin(start, R))
 
 
 def _drifts_with_a_long_step() -> bool:
     """Returns whether the drift stays within 2η(f(0) − f(T)) where a step of 1 makes f rise."""
-    A, R = np.zeros((2, 2, 2)), np.array([[1.0, 2.0], [0.0, 1.0]])
+    A = np.zeros((2, 2, 2))
+    R = np.array([[1.0, 2.0], [0.0, 1.0]])
     path = linear_residual.gradient_descent(A, R, np.eye(2), 1.0, 1)
     moved = np.linalg.norm(balancedness.imbalances(path.A)[0], "nuc")
     return bool(moved <= balancedness.drift_bound(1.0, path.risks[0], path.risks[-1]))
@@ -190,11 +199,11 @@ def velocity(rng: np.random.Generator, trials: int) -> Pairs:
         A, W = _balanced(rng)
         _, R, Sigma = _problem(rng, len(W))
         require(np.abs(balancedness.imbalances(A)).max(initial=0) < ROUNDING, "the layers are not balanced")
-        said = balancedness.product_velocity(W, 2 * (W - R) @ Sigma, len(A))
-        yield relative_error(balancedness.first_order_velocity(A, R, Sigma), said), ROUNDING
+        predicted = balancedness.product_velocity(W, 2 * (W - R) @ Sigma, len(A))
+        yield relative_error(balancedness.first_order_velocity(A, R, Sigma), predicted), ROUNDING
         step = 1e-6
         moved = linear_residual.end_to_end(A - step * linear_residual.gradient(A, R, Sigma)) - W
-        yield relative_error(moved / step, said), 1e-2
+        yield relative_error(moved / step, predicted), 1e-2
 
 
 @restated(
@@ -211,7 +220,8 @@ def preconditioner(rng: np.random.Generator, trials: int) -> Pairs:
     """P_W against Σ_i (before_iᵀ before_i) ⊗ (after_i after_iᵀ) with the layers of a balanced factorisation."""
     for _ in range(trials):
         A, W = _balanced(rng)
-        layers, direct = np.eye(len(W)) + A, 0
+        layers = np.eye(len(W)) + A
+        direct = 0
         for i in range(len(A)):
             before, after = (np.eye(len(W)) for _ in range(2))
             for layer in layers[:i]:
@@ -247,9 +257,10 @@ def deficiency(rng: np.random.Generator, trials: int) -> Pairs:
         if trial % 5 == 0:
             u, sigma, vt = np.linalg.svd(R)
             W = R - rng.uniform(0.1, 0.5) * np.outer(u[:, -1], vt[-1])
-            least, said = np.linalg.svd(W, compute_uv=False)[-1], balancedness.deficiency_margin(W, R)
-            yield least + ROUNDING, said
-            yield said + ROUNDING, least
+            least = np.linalg.svd(W, compute_uv=False)[-1]
+            margin = balancedness.deficiency_margin(W, R)
+            yield least + ROUNDING, margin
+            yield margin + ROUNDING, least
         c = balancedness.deficiency_margin(np.eye(d), R)
         start = np.zeros((num_layers, d, d))
         excess = linear_residual.risk(start, R, np.eye(d))
@@ -282,7 +293,8 @@ def margin(rng: np.random.Generator, trials: int) -> Pairs:
         if trial % 5 == 0:
             W = rng.uniform(0.3, 2) * np.eye(len(W))
             A = factorization.factorize(W, len(A))
-        excess, smallest = linear_residual.risk(A, R, np.eye(len(R))), np.linalg.svd(W, compute_uv=False)[-1]
+        excess = linear_residual.risk(A, R, np.eye(len(R)))
+        smallest = np.linalg.svd(W, compute_uv=False)[-1]
         bound = balancedness.margin_bound(len(A), smallest, excess)
         yield np.square(linear_residual.gradient(A, R, np.eye(len(R)))).sum() * (1 + ROUNDING), bound
         yield bound * (1 + ROUNDING), linear_residual.gradient_lower_bound(A, R, np.eye(len(R)))
@@ -301,8 +313,8 @@ def conservation(rng: np.random.Generator, trials: int) -> Pairs:
         A, R, Sigma = _problem(rng)
         gradient = linear_residual.gradient(A, R, Sigma)
         rate = 0.3 / np.linalg.norm(gradient)
-        seen = balancedness.imbalances(A - rate * gradient) - balancedness.imbalances(A)
-        yield relative_error(seen, balancedness.imbalance_drift(gradient, rate)), ROUNDING
+        drift = balancedness.imbalances(A - rate * gradient) - balancedness.imbalances(A)
+        yield relative_error(drift, balancedness.imbalance_drift(gradient, rate)), ROUNDING
     A, R, _ = _problem(rng)
     drifts = []
     for rate in (2e-4, 1e-4):
@@ -326,20 +338,24 @@ def drift(rng: np.random.Generator, trials: int) -> Pairs:
     """The drift of descent, in the nuclear norm, against its bound; with equality in one instance of four."""
     for trial in range(max(4, trials // 2)):
         if trial % 4 == 0:
-            A, R = np.zeros((2, 2, 2)), np.eye(2) + rng.uniform(0.1, 2) * np.eye(2)[::-1] * [[0, 1], [0, 1]]
-            rate, num_steps = 0.25, 1  # f(0) − f(1) = (8η − 16η²)‖R − I‖², and ‖∇f‖² = 8‖R − I‖²: the gain is η/2·‖∇f‖²
+            A = np.zeros((2, 2, 2))
+            R = np.eye(2) + rng.uniform(0.1, 2) * np.eye(2)[::-1] * [[0, 1], [0, 1]]
+            # f(0) − f(1) = (8η − 16η²)‖R − I‖², and ‖∇f‖² = 8‖R − I‖²: the gain is η/2·‖∇f‖².
+            rate = 0.25
+            num_steps = 1
         else:
             A, R, _ = _problem(rng)
-            rate, num_steps = 0.05 / np.linalg.norm(R) ** 2 / len(A), 30
+            rate = 0.05 / np.linalg.norm(R) ** 2 / len(A)
+            num_steps = 30
             while not _gains(A, R, rate, num_steps):  # the bound is about steps that gain η/2·‖∇f‖² each
                 rate /= 2
         path = linear_residual.gradient_descent(A, R, np.eye(len(R)), rate, num_steps)
         moved = balancedness.imbalances(path.A) - balancedness.imbalances(A)
-        seen = np.linalg.svd(moved, compute_uv=False).sum(1).max()
+        largest = np.linalg.svd(moved, compute_uv=False).sum(1).max()
         bound = balancedness.drift_bound(rate, path.risks[0], path.risks[-1])
-        yield seen, bound * (1 + ROUNDING)
+        yield largest, bound * (1 + ROUNDING)
         if trial % 4 == 0:
-            yield bound, seen * (1 + ROUNDING)
+            yield bound, largest * (1 + ROUNDING)
 
 
 def _integral(shortcut_depth: int, gap: float, start: float) -> float:

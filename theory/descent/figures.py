@@ -47,7 +47,8 @@ def eigenvalues_figure(rows: list[dict]) -> Figure:
     num_layers = int(rows[0]["num_layers"])
     for k, value in enumerate(values):
         chosen = [row for row in rows if float(row["eigenvalue"]) == value]
-        steps, colour = column(chosen, "step"), colormaps["coolwarm"](k / (len(values) - 1))
+        steps = column(chosen, "step")
+        colour = colormaps["coolwarm"](k / (len(values) - 1))
         excess.plot(steps, np.maximum(column(chosen, "excess"), 1e-16), color=colour, label=f"$\\varphi = {value:g}$")
         norm.plot(steps, column(chosen, "norm"), color=colour)
         if value < 0:
@@ -106,13 +107,14 @@ def saddle(seed: int = 0) -> list[dict]:
     entries. The gap is orthogonal, d = 4. The sizes w₀ are those of the aligned weights; random ones have norms near.
     """
     gap = np.linalg.qr(np.random.default_rng(seed).standard_normal((4, 4)))[0]
-    rates, rows = {"descent": 0.05, "momentum": 0.005, "orthogonalised": 0.01}, []
+    rates = {"descent": 0.05, "momentum": 0.005, "orthogonalised": 0.01}
+    rows = []
     for n, (method, rate), size in itertools.product((1, 2, 3), rates.items(), np.geomspace(0.002, 0.2, 7)):
         aligned = saddle_escape.aligned_start(size, n, gap)
         random = [size / 2 * np.random.default_rng([seed, k]).standard_normal((3, n, 4, 4)) for k in range(3)]
-        seen, *others = (saddle_escape.steps_to_leave(method, s, gap, rate, 60_000) for s in (aligned, *random))
+        steps, *others = (saddle_escape.steps_to_leave(method, s, gap, rate, 60_000) for s in (aligned, *random))
         rows.append({"shortcut_depth": n, "method": method, "learning_rate": rate, "size": float(size)})
-        rows[-1] |= {"aligned": seen, "random": float(np.median(others))}
+        rows[-1] |= {"aligned": steps, "random": float(np.median(others))}
         rows[-1]["predicted"] = saddle_escape.predicted_steps(method, n, 1.0, size, rate)
         rows[-1]["least"] = float(np.median([saddle_escape.least_steps(method, s, gap, rate) for s in random]))
     return rows
@@ -125,7 +127,9 @@ def saddle_figure(rows: list[dict]) -> Figure:
     for axes, method in zip(figure.subplots(1, len(methods), sharey=True), methods):
         for n in (1, 2, 3):
             chosen = [row for row in rows if row["method"] == method and int(row["shortcut_depth"]) == n]
-            size, least, colour = column(chosen, "size"), np.maximum(column(chosen, "least"), 1), f"C{n}"
+            size = column(chosen, "size")
+            least = np.maximum(column(chosen, "least"), 1)
+            colour = f"C{n}"
             axes.plot(size, column(chosen, "predicted"), "-", color=colour, lw=1, label=f"$n = {n}$: predicted")
             axes.plot(size, column(chosen, "aligned"), "o", color=colour, ms=5, label="measured, aligned start")
             axes.plot(size, column(chosen, "random"), f"{colour}^", ms=5, mfc="none", label="random start, 3 units")
@@ -144,7 +148,8 @@ def rates(seed: int = 0) -> list[dict]:
     Targets: I + a Gaussian matrix of Frobenius norm ½, d = 5, and the rotation of the plane by 100 degrees, for which
     no margin c is positive. (2.3) has the norm seen so far, the margin bound the σ_min(W) seen so far.
     """
-    noise, angle = np.random.default_rng(seed).standard_normal((5, 5)), np.radians(100)
+    noise = np.random.default_rng(seed).standard_normal((5, 5))
+    angle = np.radians(100)
     near = np.eye(5) + 0.5 * noise / np.linalg.norm(noise)
     turn = ("rotation by 100°", rotation(angle), 32, 600, angle)
     cases = (("near I", near, 2, 80, 0.5), ("near I", near, 32, 80, 0.5), turn)
@@ -153,8 +158,10 @@ def rates(seed: int = 0) -> list[dict]:
 
 def _rates(target: str, R: np.ndarray, depth: int, num_steps: int, reach: float) -> list[dict]:
     """Returns the rows of one target and depth; |||A||| stays below reach/ℓ."""
-    identity, rows = np.eye(len(R)), []
-    A, c = np.zeros((depth, *R.shape)), balancedness.deficiency_margin(identity, R)
+    identity = np.eye(len(R))
+    rows = []
+    A = np.zeros((depth, *R.shape))
+    c = balancedness.deficiency_margin(identity, R)
     start = linear_residual.risk(A, R, identity)
     rate = 1 / linear_residual.smoothness_bound(identity, depth, reach / depth, start)
     promised = {"by_norm": start, "by_seen_margin": start, "by_margin": start if c > 0 else np.nan}

@@ -199,9 +199,11 @@ def balanced_projected_descent(
     Args:
       R: [d, d]. margin: γ of the paper, above 0.
     """
-    d, identity = len(R), np.eye(len(R))
+    d = len(R)
+    identity = np.eye(len(R))
     A = np.zeros((num_layers, d, d))
-    risks, norms = [linear_residual.risk(A, R, identity)], [0.0]
+    risks = [linear_residual.risk(A, R, identity)]
+    norms = [0.0]
     for _ in range(num_steps):
         W = linear_residual.end_to_end(A - learning_rate * linear_residual.gradient(A, R, identity))
         A = factorization.factorize(project_positive(W, margin), num_layers)

@@ -49,7 +49,9 @@ def steps_to_leave(
     Args:
       weights: The start, [num_units, shortcut_depth, d, d]. gap: [d, d]. learning_rate: η.
     """
-    weights, buffer, end = real("weights", weights).copy(), np.zeros(weights.shape), share * np.square(gap).sum() / 2
+    weights = real("weights", weights).copy()
+    buffer = np.zeros(weights.shape)
+    end = share * np.square(gap).sum() / 2
     for step in range(max_steps + 1):
         risk, gradient = risk_and_gradient(weights, gap)
         if risk <= end:

@@ -48,7 +48,8 @@ def target_matrix(name: str, d: int, seed: int) -> np.ndarray:
     indefinite: the former with the signs of two eigenvalues changed. singular: its least eigenvalue replaced by 0.
     """
     rng = np.random.default_rng([seed, d])
-    basis, values = np.linalg.qr(rng.standard_normal((d, d)))[0], np.geomspace(0.4, 2, d)
+    basis = np.linalg.qr(rng.standard_normal((d, d)))[0]
+    values = np.geomspace(0.4, 2, d)
     if name == "indefinite":
         values[[0, d // 2]] *= -1
     if name == "singular":
@@ -85,17 +86,25 @@ def run_job(job: Job, seed: int = 0, speeds: tuple[float, ...] = SPEEDS, max_ste
     the margin bound allow, the last two with the norm and σ_min(W) seen and for η ≤ 1/L only; NaN where they guarantee
     nothing. largest_rate: `from_zero.largest_learning_rate` for descent from zero on symmetric targets, else NaN.
     """
-    R, d, rates = target_matrix(job.target, job.dimension, seed), job.dimension, np.array(speeds) / job.num_layers
+    R = target_matrix(job.target, job.dimension, seed)
+    d = job.dimension
+    rates = np.array(speeds) / job.num_layers
     A = np.repeat(start_layers(job.start, job.num_layers, d, seed)[None], len(rates), axis=0)
-    buffer, unit, active = np.zeros_like(A), float(np.square(np.eye(d) - R).sum()), np.arange(len(rates))
-    status, steps = np.full(len(rates), "stalled", dtype=object), np.full(len(rates), max_steps)
-    excess, norm, least = np.full_like(rates, np.inf), np.zeros_like(rates), np.full_like(rates, np.inf)
+    buffer = np.zeros_like(A)
+    unit = float(np.square(np.eye(d) - R).sum())
+    active = np.arange(len(rates))
+    status = np.full(len(rates), "stalled", dtype=object)
+    steps = np.full(len(rates), max_steps)
+    excess = np.full_like(rates, np.inf)
+    norm = np.zeros_like(rates)
+    least = np.full_like(rates, np.inf)
     with single_threaded_products():  # on busy cores threads make small matrices 10 times slower
         first = float(risk_and_gradient(A[:1], R)[1][0])
         for step in range(max_steps + 1):
             W, risk, gradient = risk_and_gradient(A[active], R)
             ends = (risk <= TOLERANCE * unit) | ~(risk < 1e4 * unit)
-            excess[active], steps[active] = risk / unit, step
+            excess[active] = risk / unit
+            steps[active] = step
             if step % 10 == 0 or ends.any():
                 finite = active[np.isfinite(risk)]
                 norm[finite] = np.maximum(norm[finite], np.linalg.norm(A[finite], 2, axis=(2, 3)).max(1))
@@ -127,7 +136,9 @@ def _promised(row: dict, R: np.ndarray, unit: float, first: float) -> dict[str, 
     promised = dict.fromkeys(("promised_exact", "promised_2_3", "promised_margin", "largest_rate"), math.nan)
     if row["method"] != "descent":
         return promised
-    depth, rate, identity = row["num_layers"], row["learning_rate"], np.eye(len(R))
+    depth = row["num_layers"]
+    rate = row["learning_rate"]
+    identity = np.eye(len(R))
     alone = row["start"] == "zero" and row["target"] != "rotated"  # eigenvalues move alone, layers stay balanced
     if alone:
         phi = np.linalg.eigvalsh(R)

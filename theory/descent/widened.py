@@ -35,7 +35,8 @@ class Widened(NamedTuple):
         Raises:
           ValueError: m < d or m < k: then A or Bᵀ has a kernel, and μ bounds nothing.
         """
-        (m, d), k = np.shape(self.inward), len(self.outward)
+        (m, d) = np.shape(self.inward)
+        k = len(self.outward)
         if m < max(d, k):
             raise ValueError(f"the layers must be as wide as input and output, {d} and {k}, got m = {m}")
         inner, outer = (np.linalg.svd(matrix, compute_uv=False) for matrix in (self.inward, self.outward))
@@ -49,7 +50,8 @@ def identity_maps(R: np.ndarray, scale: float) -> Widened:
     any eigenvalues and either sign of its determinant.
     """
     k, d = np.shape(R)
-    inward, outward = np.zeros((d + k, d)), np.zeros((k, d + k))
+    inward = np.zeros((d + k, d))
+    outward = np.zeros((k, d + k))
     inward[:d], outward[:, d:] = scale * np.eye(d), scale * np.eye(k)
     return Widened(inward, outward, np.asarray(R, np.float64), np.eye(d))
 
@@ -72,9 +74,12 @@ def gradient_lower_bound(problem: Widened, layers: np.ndarray) -> float:
 
     Not in the papers. If Σ is singular, the bound is 0.
     """
-    num_layers, tau = len(layers), float(np.linalg.norm(layers, 2, axis=(1, 2)).max())
-    least, decay = problem.spread()[0], max(0.0, 1 - tau) ** (2 * num_layers - 2)
-    smallest, excess = float(np.linalg.eigvalsh(problem.Sigma)[0]), risk_and_gradient(problem, layers)[0]
+    num_layers = len(layers)
+    tau = float(np.linalg.norm(layers, 2, axis=(1, 2)).max())
+    least = problem.spread()[0]
+    decay = max(0.0, 1 - tau) ** (2 * num_layers - 2)
+    smallest = float(np.linalg.eigvalsh(problem.Sigma)[0])
+    excess = risk_and_gradient(problem, layers)[0]
     return 4 * num_layers * least**2 * decay * smallest * excess
 
 

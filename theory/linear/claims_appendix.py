@@ -22,7 +22,8 @@ from theory.mutations import first_transposed, larger, scaled, vanishing
 def claim_a_1(rng: np.random.Generator, trials: int) -> Pairs:
     """W^q Λ = Q for rotations and reflections, ‖W − I‖ = 2 sin(|θ|/2q) ≤ π/q and Λ = I for a rotation."""
     for trial in range(2 * trials):
-        angle, num_roots = rng.uniform(-math.pi, math.pi), int(rng.integers(1, 20))
+        angle = rng.uniform(-math.pi, math.pi)
+        num_roots = int(rng.integers(1, 20))
         Q = rotations.rotation(angle) @ np.diag([1.0, (-1.0) ** trial])
         W, reflection = rotations.rotation_roots(Q, num_roots)
         require(np.array_equal(reflection, np.diag([1.0, (-1.0) ** trial])), "Λ is not what it should be")
@@ -89,9 +90,11 @@ def claim_c_2(rng: np.random.Generator, trials: int) -> Pairs:
     """‖AB‖_F against σ_min(A)‖B‖_F, A square or tall; and equality where B's columns are A's last singular vector."""
     for _ in range(10 * trials):
         columns = int(rng.integers(1, 6))
-        A, B = rng.standard_normal((columns + int(rng.integers(0, 3)), columns)), rng.standard_normal((columns, 4))
+        A = rng.standard_normal((columns + int(rng.integers(0, 3)), columns))
+        B = rng.standard_normal((columns, 4))
         yield np.linalg.norm(A @ B) * (1 + ROUNDING), linear_residual.product_lower_bound(A, B)
         last = np.outer(np.linalg.svd(A)[2][-1], B[0])
         yield linear_residual.product_lower_bound(A, last), np.linalg.norm(A @ last) * (1 - ROUNDING)
-    wide, orthogonal = np.array([[1.0, 0.0]]), np.array([[0.0], [1.0]])
+    wide = np.array([[1.0, 0.0]])
+    orthogonal = np.array([[0.0], [1.0]])
     return f"not for wide A: A = [1 0], B = [0 1]ᵀ has ‖AB‖ = {np.linalg.norm(wide @ orthogonal):.0f} < 1"

@@ -13,7 +13,8 @@ from theory.linear.rotations import rotation
 from theory.mutations import changed, scaled, slower, vanishing
 
 STEPS = "steps η ≤ 1/L inside a ball with τ < 1 multiply f − C by at most 1 − 2ηℓ(1−τ)^{2ℓ−2} σ_min(Σ)"
-HALF, ONE = np.full((1, 1, 1), 0.5), np.ones((1, 1))
+HALF = np.full((1, 1, 1), 0.5)
+ONE = np.ones((1, 1))
 MINUS_IDENTITY = -np.eye(2)[None].repeat(2, axis=0)  # two layers
 steeper = changed(lambda rate: 1 - 1.01 * (1 - rate))
 
@@ -23,8 +24,8 @@ def _keeps_rate(
 ) -> bool:
     """Returns whether steps in the ball of radius |||A|||, of any size, shrink the risk at the rate of (2.3)."""
     radius = linear_residual.max_spectral_norm(A)
-    seen = linear_residual.gradient_descent(A, R, Sigma, learning_rate, steps, radius).rate
-    return bool(seen <= 1 - 2 * learning_rate * len(A) * (1 - radius) ** (2 * len(A) - 2))
+    rate = linear_residual.gradient_descent(A, R, Sigma, learning_rate, steps, radius).rate
+    return bool(rate <= 1 - 2 * learning_rate * len(A) * (1 - radius) ** (2 * len(A) - 2))
 
 
 def _ends_at_minima(A: np.ndarray, R: np.ndarray) -> bool:
@@ -73,8 +74,8 @@ def descent(rng: np.random.Generator, trials: int) -> Pairs:
     for _ in range(trials):  # the step at which (2.3) and a gain of η/2·‖∇f‖² promise a tenth
         A, R, Sigma = draw_problem(rng)
         step = 0.2 * linear_residual.risk(A, R, Sigma) / linear_residual.gradient_lower_bound(A, R, Sigma)
-        said = linear_residual.convergence_rate_bound(Sigma, len(A), linear_residual.max_spectral_norm(A), step)
-        yield abs(said - 0.9), ROUNDING
+        bound = linear_residual.convergence_rate_bound(Sigma, len(A), linear_residual.max_spectral_norm(A), step)
+        yield abs(bound - 0.9), ROUNDING
     end = linear_residual.gradient_descent(HALF, ONE, ONE, 1.0, 1000, radius=0.5)
     require(end.risks.min() == end.risks.max() > 0, "a step of 2/L converges")
     return (
@@ -120,7 +121,8 @@ def theorem_2_2(rng: np.random.Generator, trials: int) -> Pairs:
         scale = linear_residual.risk(np.zeros_like(A), R, Sigma)
         if np.linalg.norm(linear_residual.gradient(A, R, Sigma)) > 1e-9 * scale:
             continue
-        norm, excess = linear_residual.max_spectral_norm(A), linear_residual.risk(A, R, Sigma)
+        norm = linear_residual.max_spectral_norm(A)
+        excess = linear_residual.risk(A, R, Sigma)
         if norm <= 0.9:
             yield excess / scale, ROUNDING
         elif excess > 1e-3 * scale:
@@ -129,13 +131,15 @@ def theorem_2_2(rng: np.random.Generator, trials: int) -> Pairs:
     R = np.array([[2.0, 1.0], [0.0, 1.0]])
     require(not linear_residual.gradient(MINUS_IDENTITY, R, np.eye(2)).any(), "A_i = −I is not a critical point")
     require(linear_residual.risk(MINUS_IDENTITY, R, np.eye(2)) > 0, "A_i = −I has no excess risk")
-    singular, A = np.diag([1.0, 0.0]), np.full((1, 2, 2), 0.1)
+    singular = np.diag([1.0, 0.0])
+    A = np.full((1, 2, 2), 0.1)
     excess = linear_residual.risk(A, R, singular)
     printed = 4 * np.linalg.eigvalsh(singular)[0] * excess
     squared = np.square(linear_residual.gradient(A, R, singular)).sum()
     require(printed == 0 < min(excess, squared), "(2.3) is not vacuous for a singular Σ")
     for _ in range(trials):  # ∇f = 0 implies EΣ = 0, so the excess risk is 0, for a singular Σ too
-        A, (R, Sigma) = draw_layers(rng, 3, 2, 0.5), (np.eye(2), rng.uniform(0.1, 5) * singular)
+        A = draw_layers(rng, 3, 2, 0.5)
+        (R, Sigma) = (np.eye(2), rng.uniform(0.1, 5) * singular)
         R = linear_residual.end_to_end(A) + rng.standard_normal((2, 1)) * [0, 1]  # E Σ = 0
         yield np.abs(linear_residual.gradient(A, R, Sigma)).max(), ROUNDING
         yield linear_residual.risk(A, R, Sigma), ROUNDING
@@ -274,7 +278,8 @@ def review_theorem_1(rng: np.random.Generator, trials: int) -> Pairs:
 def _rates(rng: np.random.Generator, trials: int) -> Pairs:
     """Yields the ratios of successive excess risks, and the bound on them, for projected descent with steps 1/L."""
     for _ in range(max(1, trials // 10)):
-        R, Sigma = linear_residual.end_to_end(draw_layers(rng, 4, 3, 0.15)), np.eye(3)
+        R = linear_residual.end_to_end(draw_layers(rng, 4, 3, 0.15))
+        Sigma = np.eye(3)
         A = draw_layers(rng, 4, 3, 0.3)
         rate = 1 / linear_residual.smoothness_bound(Sigma, 4, 0.3, linear_residual.risk(A, R, Sigma))
         end = linear_residual.gradient_descent(A, R, Sigma, rate, 300, radius=0.3)

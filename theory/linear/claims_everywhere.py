@@ -56,7 +56,8 @@ def no_local_minima(rng: np.random.Generator, trials: int) -> Pairs:
     """Bad critical points, near which f falls; curvature of at most −2σ for two layers, zero at W = 0 for three."""
     for trial in range(max(2, trials // 5)):
         d, num_layers = int(rng.integers(1, 4)), int(rng.integers(2, 5))
-        R, kept = rng.standard_normal((d, d)), rng.random(d) < 0.5
+        R = rng.standard_normal((d, d))
+        kept = rng.random(d) < 0.5
         kept[rng.integers(d)] = False
         A = local_minima.bad_critical_point(R, num_layers, kept)
         before = linear_residual.risk(A, R, np.eye(d))

@@ -114,7 +114,8 @@ def negative_determinant(rng: np.random.Generator, trials: int) -> Pairs:
         R = rng.standard_normal((4, 4))
         R[0] *= -np.sign(np.linalg.det(R))
         augmented = factorization.augment(R)
-        x, b = rng.standard_normal(4), rng.standard_normal()
+        x = rng.standard_normal(4)
+        b = rng.standard_normal()
         errors = (
             relative_error(augmented @ [*x, b], np.array([*R @ x, -b])),
             abs(np.linalg.det(augmented) / -np.linalg.det(R) - 1),
@@ -262,9 +263,11 @@ def norm_lower_bound(rng: np.random.Generator, trials: int) -> Pairs:
 def polar_ratio(rng: np.random.Generator, trials: int) -> Pairs:
     """Polar's norm over the lower bound, for 10,000 layers, against (φ + γ)/max(γ, min(φ, π/2)), which is at most 3."""
     for trial in range(max(1, trials // 2)):
-        R, num_layers = _target(rng, trial)[0], 10_000
+        R = _target(rng, trial)[0]
+        num_layers = 10_000
         u, _, vt = np.linalg.svd(R)
-        angle, gamma = np.abs(np.angle(np.linalg.eigvals(u @ vt))).max(), factorization.log_condition(R)
+        angle = np.abs(np.angle(np.linalg.eigvals(u @ vt))).max()
+        gamma = factorization.log_condition(R)
         bound = (angle + gamma) / max(gamma, min(angle, math.pi / 2))
         lower = factorization.norm_lower_bound(R, num_layers)
         norm = 2 * math.sin(angle / 2 / num_layers) + math.expm1(gamma / num_layers)

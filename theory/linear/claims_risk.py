@@ -54,7 +54,8 @@ def claim_2_3(rng: np.random.Generator, trials: int) -> Pairs:
         problem = linear_residual.sample_problem(x, y)
         computed = linear_residual.risk(A, problem.R, problem.Sigma) + problem.noise
         yield abs(sample - computed) / sample, ROUNDING
-    E, root = rng.standard_normal((2, 2)), np.diag([1.0, -1.0])
+    E = rng.standard_normal((2, 2))
+    root = np.diag([1.0, -1.0])
     require(np.array_equal(root @ root, np.eye(2)), "diag(1, −1) is not a root of I")
     require(abs(np.linalg.norm(E @ root) / np.linalg.norm(E) - 1) < ROUNDING, "another root gives another risk")
     return "diag(1, −1) is a second symmetric root of I, of the same risk: ‖EB‖²_F = tr(E B² Eᵀ) for every symmetric B"
@@ -147,7 +148,8 @@ def review_eq_6(rng: np.random.Generator, trials: int) -> Pairs:
     least = linear_residual.smallest_counterexample(power=2)
     require(least is not None, "no small numbers violate (6)")
     require(linear_residual.smallest_counterexample(power=1) is None, "small numbers violate (2.3)")
-    squared, claimed = (2 * (1 - least.R) * least.Sigma) ** 2, 4 * least.Sigma**2 * (1 - least.R) ** 2 * least.Sigma
+    squared = (2 * (1 - least.R) * least.Sigma) ** 2
+    claimed = 4 * least.Sigma**2 * (1 - least.R) ** 2 * least.Sigma
     require(squared == least.gradient_squared < least.claimed == claimed, "the numbers do not violate (6)")
     return f"d = ℓ = 1, A = 0, Σ = {least.Sigma}, R = {least.R}: ‖∇f‖² = {least.gradient_squared:g} < {least.claimed:g}"
 
@@ -162,7 +164,8 @@ def draw_problem(
     rng: np.random.Generator, dimension: int | None = None, num_layers: int | None = None, radius: float = 0.8
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns A [ℓ, d, d] in the ball, R [d, d] of either sign of determinant, Σ [d, d] positive definite."""
-    d, num_layers = dimension or int(rng.integers(1, 6)), num_layers or int(rng.integers(1, 7))
+    d = dimension or int(rng.integers(1, 6))
+    num_layers = num_layers or int(rng.integers(1, 7))
     root = rng.standard_normal((d, d)) + 0.3 * np.eye(d)
     return draw_layers(rng, num_layers, d, radius), rng.standard_normal((d, d)), root @ root.T
 
@@ -182,7 +185,8 @@ def risk_by_hand(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> complex:
 
 def _last_line_of_a_2(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> np.ndarray:
     """Returns 2 (I+A_ℓ)ᵀ···(I+A_{j+1})ᵀ E Σ (I+A_{j−1})ᵀ···(I+A_1)ᵀ, as A.2 ends: with the factors in reverse."""
-    E, transposed = forward_by_hand(A, np.eye(len(R))).T - R, (np.eye(len(R)) + A).transpose(0, 2, 1)
+    E = forward_by_hand(A, np.eye(len(R))).T - R
+    transposed = (np.eye(len(R)) + A).transpose(0, 2, 1)
     return np.stack([
         2 * _product(transposed[j + 1 :][::-1]) @ E @ Sigma @ _product(transposed[:j][::-1]) for j in range(len(A))
     ])  # fmt: skip

@@ -150,7 +150,8 @@ def descent_rates(seed: int = 0, num_steps: int = 60) -> list[dict]:
     rows = []
     for radius in (0.05, 0.15, 0.3):
         A, target = (0.9 * radius * _unit_layers(rng, 8, 5) for _ in range(2))
-        R, Sigma = linear_residual.end_to_end(target), np.eye(5)
+        R = linear_residual.end_to_end(target)
+        Sigma = np.eye(5)
         start = linear_residual.risk(A, R, Sigma)
         learning_rate = 1 / linear_residual.smoothness_bound(Sigma, 8, radius, start)
         descent = linear_residual.gradient_descent(A, R, Sigma, learning_rate, num_steps, radius)
@@ -167,7 +168,8 @@ def descent_figure(rows: list[dict]) -> Figure:
     axes = figure.add_subplot()
     for i, radius in enumerate(np.unique(column(rows, "radius"))):
         chosen = [row for row in rows if float(row["radius"]) == radius]
-        steps, colour = column(chosen, "step"), f"C{i}"
+        steps = column(chosen, "step")
+        colour = f"C{i}"
         axes.plot(steps, column(chosen, "excess_risk"), color=colour, label=rf"measured, $\tau = {radius:g}$")
         axes.plot(steps, column(chosen, "guaranteed"), "--", color=colour, label="guaranteed by (2.3)")
     axes.set(xlabel="step", ylabel="excess risk", yscale="log")
@@ -183,7 +185,8 @@ def identity_ball(seed: int = 0, target: float = 0.4, num_points: int = 81) -> l
     where a + b = −2 and ends at the saddle) and edge: the least ‖∇f‖²/f on the square max(|a|, |b|) = τ and the bound
     of (2.3), 4ℓ(1 − τ)^{2ℓ−2}σ_min(Σ), ℓ = 2.
     """
-    R, Sigma = np.array([[target]]), np.eye(1)
+    R = np.array([[target]])
+    Sigma = np.eye(1)
 
     def row(kind: str, a: float, b: float, path: int = -1) -> dict:
         A = np.array([[[a]], [[b]]])

@@ -14,7 +14,8 @@ import numpy as np
 
 from theory import linear_residual
 
-_STEPS, _DRAWS = 0.5 ** np.arange(0, 30, 3), 8
+_STEPS = 0.5 ** np.arange(0, 30, 3)
+_DRAWS = 8
 
 
 def bad_critical_point(R: np.ndarray, num_layers: int, kept: np.ndarray) -> np.ndarray:
@@ -28,7 +29,8 @@ def bad_critical_point(R: np.ndarray, num_layers: int, kept: np.ndarray) -> np.n
     u, sigma, vt = np.linalg.svd(R)
     root = np.where(kept, sigma ** (1 / num_layers), 0)
     layers = np.repeat(np.diag(root)[None], num_layers, axis=0)
-    layers[0], layers[-1] = root[:, None] * vt, u * root
+    layers[0] = root[:, None] * vt
+    layers[-1] = u * root
     return layers - np.eye(len(R))
 
 
@@ -56,7 +58,9 @@ def moved_freely(A: np.ndarray, size: float, rng: np.random.Generator) -> np.nda
     Args:
       A: [ℓ, d, d]. size: Spectral norm of each change.
     """
-    moved, product, d = np.array(A, np.float64), np.eye(A.shape[-1]), A.shape[-1]
+    moved = np.array(A, np.float64)
+    product = np.eye(A.shape[-1])
+    d = A.shape[-1]
     for i in range(len(A)):
         u, sigma, _ = np.linalg.svd(product)
         if sigma[-1] < 1e-9 * max(1.0, sigma[0]):

@@ -47,7 +47,8 @@ def block_diagonalize(U: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """
     U = finite("U", U)
     scaled = U / (np.abs(U).max() or 1.0)
-    squared, defect = np.linalg.norm(scaled) ** 2, np.linalg.norm(scaled @ scaled.T - scaled.T @ scaled)
+    squared = np.linalg.norm(scaled) ** 2
+    defect = np.linalg.norm(scaled @ scaled.T - scaled.T @ scaled)
     if defect > 1e-10 * squared:
         raise ValueError(f"U must be normal, but ‖U Uᵀ − Uᵀ U‖ is {defect / squared:.1e} of ‖U‖²")
     D, S = linalg.schur(U, output="real")

@@ -39,7 +39,8 @@ class NoThreshold(ValueError):
 
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(f"point {row} of the block: {reason}")
-        self.row, self.reason = row, reason
+        self.row = row
+        self.reason = reason
 
 
 def transform_block(
@@ -110,7 +111,10 @@ def separating_block(points: np.ndarray, targets: np.ndarray, others: np.ndarray
     Raises:
       NoThreshold: a ValueError. A point lies in the hull of the others.
     """
-    U, s, order, left = np.empty(points.shape), np.empty(len(points)), [], list(range(len(points)))
+    U = np.empty(points.shape)
+    s = np.empty(len(points))
+    order = []
+    left = list(range(len(points)))
     while left:
         for row in left:
             plane = _plane(points[row], np.concatenate([others, points[[i for i in left if i != row]]]))
@@ -118,7 +122,8 @@ def separating_block(points: np.ndarray, targets: np.ndarray, others: np.ndarray
                 break
         else:
             raise NoThreshold(left[0], "it lies in the hull of the others")
-        U[row], s[row] = plane[:-1], plane[-1]
+        U[row] = plane[:-1]
+        s[row] = plane[-1]
         order.append(row)
         left.remove(row)
     activations = np.maximum(points @ U.T + s, 0)[np.ix_(order, order)]  # points after it do not activate a unit
@@ -129,7 +134,8 @@ def separating_block(points: np.ndarray, targets: np.ndarray, others: np.ndarray
 
 def _plane(point: np.ndarray, others: np.ndarray) -> np.ndarray | None:
     """Returns (u, s), |u_i| ≤ 1, with the largest u·h + s at the point and at most 0 at the others; None if it is 0."""
-    rows, bounds = np.column_stack([others, np.ones(len(others))]), [(-1.0, 1.0)] * len(point) + [(None, None)]
+    rows = np.column_stack([others, np.ones(len(others))])
+    bounds = [(-1.0, 1.0)] * len(point) + [(None, None)]
     solution = optimize.linprog(-np.append(point, 1.0), A_ub=rows, b_ub=np.zeros(len(others)), bounds=bounds)
     return solution.x if -solution.fun > 1e-9 * np.abs(others).max() else None
 
@@ -221,7 +227,8 @@ def _directions(count: int, dim: int, rng: np.random.Generator) -> np.ndarray:
     num_candidates = max(count, min(16 * count, 10**8 // (count * dim)))
     candidates = rng.standard_normal((num_candidates, dim))
     candidates /= np.linalg.norm(candidates, axis=1, keepdims=True)
-    chosen, nearest = [0], candidates @ candidates[0]
+    chosen = [0]
+    nearest = candidates @ candidates[0]
     while len(chosen) < count:
         chosen.append(int(np.argmin(nearest)))
         np.maximum(nearest, candidates @ candidates[chosen[-1]], out=nearest)

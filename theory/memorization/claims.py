@@ -56,14 +56,16 @@ def lemma_b_2(rng: np.random.Generator, trials: int) -> Pairs:
     """
     k, rho = 24, 0.1
     for _ in range(max(1, trials // 5)):
-        z, labels = _close_pairs(rng, 50, k, rho), rng.integers(0, 5, 50)
+        z = _close_pairs(rng, 50, k, rho)
+        labels = rng.integers(0, 5, 50)
         for _ in range(1000):
             q = rng.standard_normal((5, k))
             q /= np.linalg.norm(q, axis=1, keepdims=True)
             if (q @ z.T).max() <= 1 - rho:
                 break
         order = np.argsort(-np.linalg.norm(z, axis=1))
-        hidden, waiting = z.copy(), list(order)
+        hidden = z.copy()
+        waiting = list(order)
         while waiting:
             now, waiting = waiting[:k], waiting[k:]
             others = np.concatenate([z[waiting], q])
@@ -120,7 +122,8 @@ def eq_b_1(rng: np.random.Generator, trials: int) -> Pairs:
     for _ in range(2 * trials):
         points = rng.standard_normal((2, 3))
         points *= np.sqrt(rng.uniform(0.9, 1.1, (2, 1))) / np.linalg.norm(points, axis=1, keepdims=True)
-        squared_distance, product = np.square(points[0] - points[1]).sum(), points[0] @ points[1]
+        squared_distance = np.square(points[0] - points[1]).sum()
+        product = points[0] @ points[1]
         yield 2 + product, 2 + 1.1 - squared_distance / 2 + ROUNDING  # both shifted above 0, for the slack
         if squared_distance > 0.21:
             _, _, s = blocks.transform_block(points, -points, points[:0], "row")
@@ -162,7 +165,8 @@ def theorem_3_2(rng: np.random.Generator, trials: int) -> Pairs:
         x, labels = _labelled(rng, n, 10, r)
         width = int(rng.integers(8, 40)) if trial % 2 else None
         if trial % 4 == 3:
-            x[1], x[3] = x[0] * (1 + 1e-4), x[2] + 1e-4 * rng.standard_normal(10)
+            x[1] = x[0] * (1 + 1e-4)
+            x[3] = x[2] + 1e-4 * rng.standard_normal(10)
         network = construction.memorize(x, labels, r, width=width, seed=trial)
         tolerance = 1e-6 if trial % 4 == 3 else ROUNDING  # gaps of 1e-4 cost four digits and some
         yield np.abs(network(x) - np.eye(r)[labels]).max(), tolerance
@@ -280,7 +284,8 @@ def _require_hull_example(dimension: int) -> None:
     displacements V must be invertible, so T = 0 at the k² points implies T = 0 at the k. Point i lies on axis i
     and is the mean of k points around the axis, whose distance from it is √(2ρ′) ≥ 3ρ′ for ρ′ ≤ 2/9.
     """
-    rho, inner = 0.05, math.sqrt(1 - 0.05) * np.eye(dimension)
+    rho = 0.05
+    inner = math.sqrt(1 - 0.05) * np.eye(dimension)
     outer = []
     for axis in range(dimension):
         simplex = np.eye(dimension) - 1 / dimension  # k vertices of rank k − 1, turned to be orthogonal to the axis

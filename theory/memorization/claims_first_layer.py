@@ -45,14 +45,19 @@ def paper_width(rng: np.random.Generator, trials: int) -> Pairs:
     farther from all. Were squares of distances kept to such a factor, the distances would be too.
     """
     for _ in range(trials):
-        n, rho, failure = int(rng.integers(2, 10**6)), rng.uniform(0.05, 3.5), 10 ** rng.uniform(-6, -0.5)
+        n = int(rng.integers(2, 10**6))
+        rho = rng.uniform(0.05, 3.5)
+        failure = 10 ** rng.uniform(-6, -0.5)
         width = first_layer.row_bias_width(n, rho, failure)
         bounds = [n * n / 2 * (1 - rho / 4) ** (k / 2) for k in (width, width - 1)]
         yield bounds[0], failure * (1 + ROUNDING)
         if width > 2:
             yield failure, bounds[1] * (1 + ROUNDING)  # no smaller width keeps it
-    n, builds, failures = 200, max(10, trials // 5), 0
-    printed, printed_failures = math.ceil(10 * math.log(n)), {"distance": 0, "paper": 0, "row_bias": 0}
+    n = 200
+    builds = max(10, trials // 5)
+    failures = 0
+    printed = math.ceil(10 * math.log(n))
+    printed_failures = {"distance": 0, "paper": 0, "row_bias": 0}
     points = _simplex_and_one_more(n - 1)
     distances = distance.pdist(np.vstack([0 * points[0], points]))
     yield np.abs(np.linalg.norm(points, axis=1) - 1).max(), ROUNDING
@@ -90,7 +95,8 @@ def projection_scale(rng: np.random.Generator, trials: int) -> Pairs:
     """Mean |A_0 x|² over unit x against 1, within exact quantiles; with standard normal entries it is near k."""
     standard = []
     for _ in range(trials):
-        width, draws = int(rng.integers(2, 200)), 200
+        width = int(rng.integers(2, 200))
+        draws = 200
         x = rng.standard_normal(5)
         x /= np.linalg.norm(x)
         squares = [np.square(first_layer.draw_projection(rng, width, 5) @ x).sum() for _ in range(draws)]
@@ -163,7 +169,9 @@ def pair_law(rng: np.random.Generator, trials: int) -> Pairs:
     """P(⟨z_i, z_j⟩ ≥ |z_i|²) against draws, in standard deviations of the draws."""
     yield abs(float(first_layer.pair_failure_probability(1.0, 3)) - 1), 0.0  # one point, taken twice
     for _ in range(max(1, trials // 10)):
-        cosine, width, draws = rng.uniform(-0.5, 0.95), int(rng.integers(2, 12)), 100_000
+        cosine = rng.uniform(-0.5, 0.95)
+        width = int(rng.integers(2, 12))
+        draws = 100_000
         first = rng.standard_normal((draws, width))
         second = cosine * first + math.sqrt(1 - cosine**2) * rng.standard_normal((draws, width))
         share = ((first * second).sum(1) >= np.square(first).sum(1)).mean()

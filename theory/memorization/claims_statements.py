@@ -113,7 +113,8 @@ def more_parameters(rng: np.random.Generator, trials: int) -> Pairs:
     """Random labels are fitted, and the number of parameters; sign changes of networks without blocks along a line."""
     for _ in range(max(1, trials // 5)):
         n, d, r, k = (int(size) for size in rng.integers((5, 2, 2, 4), (100, 8, 6, 16)))
-        x, labels = rng.standard_normal((n, d)), rng.integers(0, r, n)
+        x = rng.standard_normal((n, d))
+        labels = rng.integers(0, r, n)
         labels[:2] = 0, 1
         network = construction.memorize(x, labels, r, width=k)
         yield np.abs(network(x) - np.eye(r)[labels]).max(), 1e-6
@@ -147,7 +148,8 @@ def counted_parameters(rng: np.random.Generator, trials: int) -> Pairs:
     """The count against the sizes of the arrays of networks that memorise; and against n log n + r²."""
     for _ in range(max(1, trials // 5)):
         n, d, r, k = (int(size) for size in rng.integers((5, 2, 2, 8), (100, 8, 6, 20)))
-        x, labels = rng.standard_normal((n, d)), np.arange(n) % r
+        x = rng.standard_normal((n, d))
+        labels = np.arange(n) % r
         network = construction.memorize(x, labels, r, width=k)
         arrays = network.projection, network.U, network.V, network.s, network.head_U, network.head_V, network.head_s
         yield abs(construction.parameter_count(n, d, r, k) - sum(array.size for array in arrays)), 0.0
@@ -176,7 +178,8 @@ def fewer_layers(rng: np.random.Generator, trials: int) -> Pairs:
     """h → ReLU(h) → min(h, c) by two blocks of one unit: n points below 0 and n above c go to 0 and c."""
     one = np.ones((1, 1))
     for _ in range(trials):
-        n, c = int(rng.integers(2, 200)), rng.uniform(0.5, 2)
+        n = int(rng.integers(2, 200))
+        c = rng.uniform(0.5, 2)
         h = np.concatenate([-rng.uniform(0, 5, n), c + rng.uniform(0, 5, n)])[:, None]
         h = h + blocks.apply_block(-one, one, np.zeros(1), h)
         h = h + blocks.apply_block(one, -one, np.array([-c]), h)

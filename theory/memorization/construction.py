@@ -155,7 +155,8 @@ def _all_blocks(
     width = z.shape[1]
     U, V = np.zeros((2, -(-len(z) // width), width, width), z.dtype)
     s = np.full(U.shape[:2], -1, z.dtype)
-    points, targets = np.concatenate([z[order], q]), q[labels[order]]
+    points = np.concatenate([z[order], q])
+    targets = q[labels[order]]
 
     def build_block(j: int) -> None:
         rows = slice(j * width, min((j + 1) * width, num_moved))

@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from theory.arrays import column
 from theory.memorization.construction import memorize
 
-_COLOURS, _MARKERS = ("C0", "C1", "C2"), "os^"  # by label
+_COLOURS = ("C0", "C1", "C2")  # by label
+_MARKERS = "os^"  # by label
 WIDTHS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 
@@ -72,7 +73,8 @@ def memorized_plane(seed: int = 0, num_points: int = 36, num_classes: int = 3, g
     input) and region (the label of the largest score on a grid).
     """
     rng = np.random.default_rng(seed)
-    x, labels = rng.uniform(-1, 1, (num_points, 2)), rng.integers(0, num_classes, num_points)
+    x = rng.uniform(-1, 1, (num_points, 2))
+    labels = rng.integers(0, num_classes, num_points)
     network = memorize(x, labels, num_classes, width=2, seed=seed)
     states = [x, *network.hidden(x)]
     rows = [
@@ -93,7 +95,8 @@ def memorized_plane_figure(rows: list[dict]) -> Figure:
     Each block moves two points to the place that stands for their label, a star; the others stay.
     """
     hidden, region = ([row for row in rows if row["kind"] == kind] for kind in ("hidden", "region"))
-    last, count = max(int(row["block"]) for row in hidden), sum(int(row["block"]) == 0 for row in hidden)
+    last = max(int(row["block"]) for row in hidden)
+    count = sum(int(row["block"]) == 0 for row in hidden)
     titles = {-1: f"input: {count} points, random labels", 0: "$h_0 = A_0 x$"}
     titles |= {block: f"after {block} of {last} blocks" for block in (last // 3, 2 * last // 3, last)}
     figure = Figure(figsize=(8, 5.4), layout="constrained")

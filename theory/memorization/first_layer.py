@@ -140,13 +140,13 @@ def separation(x: np.ndarray) -> float:
 
     def smallest_in_panel(start: int) -> float:
         products = x[start : start + _PANEL] @ x.T
-        here = squared_norms[start : start + _PANEL, None]
-        distances = np.sqrt(np.maximum(here + squared_norms - 2 * products, 0))
+        norms = squared_norms[start : start + _PANEL, None]
+        distances = np.sqrt(np.maximum(norms + squared_norms - 2 * products, 0))
         with np.errstate(divide="ignore", invalid="ignore"):
-            cosines = (here - products) / (np.sqrt(here) * distances)
+            cosines = (norms - products) / (np.sqrt(norms) * distances)
         rows = np.arange(len(products))
         cosines[rows, start + rows] = 1.0
-        cosines[here[:, 0] == 0] = 1.0  # a point at the origin is not moved
+        cosines[norms[:, 0] == 0] = 1.0  # a point at the origin is not moved
         return float(np.nan_to_num(cosines, nan=-1.0, posinf=1.0, neginf=-1.0).min())
 
     smallest = min(1.0, *in_parallel(smallest_in_panel, range(0, len(x), _PANEL)))

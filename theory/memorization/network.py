@@ -29,7 +29,8 @@ from theory.parallel import in_parallel
 if TYPE_CHECKING:
     import keras
 
-_UNIT_ROUNDOFF, _DEVIATIONS = 2.0**-24, 5  # of float32; how many standard deviations the worst error may be
+_UNIT_ROUNDOFF = 2.0**-24  # of float32
+_DEVIATIONS = 5  # how many standard deviations the worst error may be
 _PROJECTION_BYTES = 2**22  # of inputs that are projected at a time, per core
 _PANEL_BYTES = 2**18  # of hidden vectors that go through all blocks at a time, per core; products take as much again
 
@@ -159,7 +160,8 @@ def project(x: np.ndarray, projection: np.ndarray) -> np.ndarray:
 
 def projected_term_size(x: np.ndarray, projection: np.ndarray) -> np.ndarray:
     """Returns (Σ_al (A_0)_al² x_l²)^½ for every row of x, the size of the terms that A_0 x adds up: float64 [n]."""
-    weights, size = np.square(projection, dtype=np.float64).sum(axis=0), np.empty(len(x))
+    weights = np.square(projection, dtype=np.float64).sum(axis=0)
+    size = np.empty(len(x))
 
     def run_panel(panel: slice) -> None:
         with np.errstate(over="ignore"):

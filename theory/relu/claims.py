@@ -126,16 +126,16 @@ def local_minima(rng: np.random.Generator, trials: int) -> Pairs:
     saddles = []
     for _ in range(max(1, trials // 4)):
         x, features, y = _problem(rng)
-        said = linear_output.local_minimum_risk(x, features, y)
+        predicted = linear_output.local_minimum_risk(x, features, y)
         end, stays = _descend(rng, x, features, y)
         if stays:
-            yield abs(end / said - 1), 1e-6
-        yield said, linear_output.best_linear_risk(x, y) * (1 + ROUNDING)
+            yield abs(end / predicted - 1), 1e-6
+        yield predicted, linear_output.best_linear_risk(x, y) * (1 + ROUNDING)
         W, V = _saddle(x, features, y)
-        there = linear_output.risk(W, V, x, features, y)
-        saddles.append(there / linear_output.best_linear_risk(x, y))
+        saddle_risk = linear_output.risk(W, V, x, features, y)
+        saddles.append(saddle_risk / linear_output.best_linear_risk(x, y))
         moved = linear_output.escape(W, V, x, features, y, 0.01)
-        yield linear_output.risk(*moved, x, features, y), there * (1 - 1e-9)
+        yield linear_output.risk(*moved, x, features, y), saddle_risk * (1 - 1e-9)
     return f"critical points with W = 0 have up to {max(saddles):.1f} times the risk of the best linear predictor"
 
 
@@ -154,7 +154,8 @@ def chain(rng: np.random.Generator, trials: int) -> Pairs:
 
     A critical point of (W, V) may lie above the best by the order of its gradient's square.
     """
-    bad, above = [], linear_output.CRITICAL**2
+    bad = []
+    above = linear_output.CRITICAL**2
     for layers, width in ((1, 2), (2, 1)):
         setting = search.Setting(2, layers, width, 60, 0.5)
         rows = linear_output.compare(setting, max(8, trials // 5), int(rng.integers(2**31)))
@@ -179,7 +180,8 @@ def ball(rng: np.random.Generator, trials: int) -> Pairs:
     for trial in range(trials):
         depth, width, d = (int(size) for size in rng.integers(1, 5, 3))
         radius = rng.uniform(0.05, 0.95)
-        setting, x = search.Setting(d, depth, width, 200, radius), rng.standard_normal((1, 200, d))
+        setting = search.Setting(d, depth, width, 200, radius)
+        x = rng.standard_normal((1, 200, d))
         student, teacher = search.draw_weights(rng, 2, setting)[:, None]
         if trial % 5 == 0:  # one input; each block of the teacher multiplies h by 1 + τ², of the student by 1 − τ²
             x = np.full((1, 1, 1), 2.0)
@@ -223,8 +225,8 @@ def regrouped(rng: np.random.Generator, trials: int) -> Pairs:
         teacher = radius * np.stack([np.broadcast_to(np.eye(2), turns.shape), turns], axis=1)[None]
         x = rng.uniform(0.5, 2, (1, 50, 2))  # positive
         risk = networks.risk_and_gradient(teacher[:, ::-1], x, networks.forward(teacher, x))[0][0]
-        said = linear_output.reordering_risk_bound(2, radius, np.square(x).sum() / x.shape[1])
-        yield from ((risk, said * (1 + ROUNDING)), (said, risk * (1 + ROUNDING)))
+        bound = linear_output.reordering_risk_bound(2, radius, np.square(x).sum() / x.shape[1])
+        yield from ((risk, bound * (1 + ROUNDING)), (bound, risk * (1 + ROUNDING)))
     for depth in range(2, 6):  # (1 + τ²)^ℓ − 1 − ℓτ² is ℓ(ℓ − 1)/2 τ⁴ times 1 + (ℓ − 2)/3 τ² + …
         small = linear_output.reordering_risk_bound(depth, 1e-3, 1.0) / (depth * (depth - 1) * 1e-12) ** 2
         yield abs(small - 1), depth * 1e-6
@@ -238,8 +240,10 @@ def regrouped(rng: np.random.Generator, trials: int) -> Pairs:
 
 def one_block_minimum(seed: int = 44) -> list[float]:
     """Returns f/f(0) at a bad local minimum of one block of 4 units in the population, for τ = 0.5 and 0.05."""
-    rng, setting = np.random.default_rng(seed), search.Setting(2, 1, 4, 100, 0.5)
-    teacher, start = search.draw_weights(rng, 1, setting, 0.5), search.draw_weights(rng, 1, setting)
+    rng = np.random.default_rng(seed)
+    setting = search.Setting(2, 1, 4, 100, 0.5)
+    teacher = search.draw_weights(rng, 1, setting, 0.5)
+    start = search.draw_weights(rng, 1, setting)
     end = search.find_critical_points(networks.Population(teacher), start, "risk", 60)
     shares = []
     for scale in (1, 0.1):
@@ -276,13 +280,14 @@ def functional(rng: np.random.Generator, trials: int) -> Pairs:
     for trial in range(trials):
         unit = ("tanh", "logistic")[trial % 2]
         depth, width, d = (int(size) for size in rng.integers(1, 4, 3))
-        w, x = rng.standard_normal((depth, 2, width, d)), rng.standard_normal((4, d))
+        w = rng.standard_normal((depth, 2, width, d))
+        x = rng.standard_normal((4, d))
         epsilon = rng.uniform(0.02, 0.95)
         w *= np.sqrt(epsilon / smooth_units.UNITS[unit].steepest) / np.linalg.norm(w, 2, axis=(-2, -1), keepdims=True)
         y = rng.standard_normal((4, d))
         slopes = smooth_units.gradients(w, x, y, unit)
-        seen = np.square(slopes.functional).sum() / 4
-        yield seen * (1 + ROUNDING), smooth_units.functional_lower_bound(depth, epsilon, slopes.risk)
+        squared_norm = np.square(slopes.functional).sum() / 4
+        yield squared_norm * (1 + ROUNDING), smooth_units.functional_lower_bound(depth, epsilon, slopes.risk)
         if trial < 4:
             reference = complex_step_gradient(_moved_risk, np.zeros((depth, 4, d)), w, x, y, unit)
             errors.append(relative_error(slopes.functional / 4, reference))
@@ -291,8 +296,8 @@ def functional(rng: np.random.Generator, trials: int) -> Pairs:
         root = np.sqrt(epsilon) * np.eye(d)
         slopes = smooth_units.gradients(np.stack([root, -root])[None].repeat(depth, axis=0), x, y, "linear")
         bound = smooth_units.functional_lower_bound(depth, epsilon, slopes.risk)
-        seen = np.square(slopes.functional).sum() / 4
-        yield from ((bound * (1 + ROUNDING), seen), (seen * (1 + ROUNDING), bound))
+        squared_norm = np.square(slopes.functional).sum() / 4
+        yield from ((bound * (1 + ROUNDING), squared_norm), (squared_norm * (1 + ROUNDING), bound))
     require(max(errors) < ROUNDING, f"a gradient is off by {max(errors):.1e}")
 
 
@@ -331,8 +336,10 @@ def parameters(rng: np.random.Generator, trials: int) -> Pairs:
         require(slope >= 4 * slopes.risk * (1 - ROUNDING), "the functional gradient is 0 there too")
         share = slopes.risk / start.risk
     for trial in range(max(2, trials // 5)):
-        unit, d = ("tanh", "logistic")[trial % 2], int(rng.integers(1, 4))
-        teacher, x = rng.uniform(0.01, 0.5) * rng.standard_normal((1, 2, 1, d)), rng.standard_normal((8, d))
+        unit = ("tanh", "logistic")[trial % 2]
+        d = int(rng.integers(1, 4))
+        teacher = rng.uniform(0.01, 0.5) * rng.standard_normal((1, 2, 1, d))
+        x = rng.standard_normal((8, d))
         # Two units v(σ(u·h) − σ(−u·h)): odd, so that on x and −x logistic units of weight 0 have no slope either.
         teacher = np.concatenate([teacher, -teacher], axis=2)
         x = np.concatenate([x, -x])

@@ -30,7 +30,8 @@ def relu_search_figure(rows: list[dict], ends: list[dict]) -> Figure:
     """Returns three panels: critical points by risk and curvature, their shares by radius, the bad minima's risks."""
     figure = Figure(figsize=(8, 7), layout="constrained")
     top, below = figure.subfigures(2, 1, height_ratios=(1.2, 1))
-    points, (shares, risks) = top.subplots(), below.subplots(1, 2)
+    points = top.subplots()
+    (shares, risks) = below.subplots(1, 2)
     _draw_points(points, ends)
     rows = _only_radius_differs(rows)
     for i, (method, category) in enumerate(_SHOWN):
@@ -59,9 +60,12 @@ def _draw_points(axes: Axes, ends: list[dict]) -> None:
     for category, (colour, marker) in _STYLES.items():
         chosen = [point for point in ends if point["category"] == category]
         label = f"{category.replace('_', ' ')} ({len(chosen)})"
-        x, y, where = column(chosen, "curvature"), np.maximum(column(chosen, "risk"), 1e-34), axes.transData
+        x = column(chosen, "curvature")
+        y = np.maximum(column(chosen, "risk"), 1e-34)
+        where = axes.transData
         if category == "zero_unit":  # has no Hessian: ticks at the edge
-            x, where = np.full(len(chosen), 0.02), axes.get_yaxis_transform()
+            x = np.full(len(chosen), 0.02)
+            where = axes.get_yaxis_transform()
         axes.plot(x, y, marker, color=colour, markersize=3, alpha=0.4, label=label, transform=where)
     axes.set_xscale("symlog", linthresh=_SMALLEST_CURVATURE)
     axes.set(yscale="log", ylabel="risk $f / f(0)$")
@@ -145,7 +149,8 @@ def excess_by_radius(seed: int = 0) -> list[dict]:
 def excess_by_radius_figure(rows: list[dict]) -> Figure:
     """Returns the risk at the swapped minimum and at zero against the radius, with both bounds."""
     figure = Figure(figsize=(6, 4.2), layout="constrained")
-    axes, radius = figure.add_subplot(), column(rows, "radius")
+    axes = figure.add_subplot()
+    radius = column(rows, "radius")
     axes.plot(radius, column(rows, "at_zero"), "o", color="C0", label="$f$ at zero")
     axes.plot(radius, column(rows, "ball_bound"), "--", color="C0", label=r"bound, of order $\tau^4$")
     axes.plot(

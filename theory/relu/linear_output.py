@@ -97,10 +97,12 @@ def escape(
             "the point has no such direction: W has a trivial kernel, or the features explain nothing more"
         )
     V = V + size / 2 * np.outer(z, vt[0])
-    down, hidden = -gradient(W, V, x, features, y)[0], x + features @ V.T
+    down = -gradient(W, V, x, features, y)[0]
+    hidden = x + features @ V.T
     # Along W + t·down the risk is a parabola in t. Its gain comes from the coefficients: a difference of two risks
     # near each other is rounding, of a sign that changes with the library that multiplies the matrices.
-    slope, curvature = np.square(down).sum(), np.square(hidden @ down.T).sum() / len(x)
+    slope = np.square(down).sum()
+    curvature = np.square(hidden @ down.T).sum() / len(x)
     step = min(slope / (2 * curvature), size / 2 / math.sqrt(slope))
     if step * (slope - step * curvature) <= 2 * _rounding_of_risk(W, V, x, features, y):
         raise ValueError(f"the gain within {size:g} is below rounding; take a larger size")

@@ -64,8 +64,10 @@ def backpropagate(
 ) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
     """Returns f [n], ∂f/∂w, and ∂f/∂h [n, m, d] of the value h of each block, first block first."""
     *states, (prediction,) = hidden_states(w, x, unit)
-    error, by_values = prediction - y, []
-    delta, gradient = 2 / x.shape[1] * error, np.empty(w.shape, np.result_type(w, float))
+    error = prediction - y
+    by_values = []
+    delta = 2 / x.shape[1] * error
+    gradient = np.empty(w.shape, np.result_type(w, float))
     for i, (h, z, slope) in reversed(list(enumerate(states))):
         by_values.insert(0, delta)
         back = (delta @ w[:, i, 1].swapaxes(1, 2)) * slope
@@ -81,11 +83,16 @@ def hessian(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     (2/m) JᵀJ with J = ∂ŷ/∂w, by forward mode, plus the curvature of block h + Vᵀ D U h, D its pattern, δ = ∂f/∂h after
     it: δᵀ d²(block) = 2 δᵀ dVᵀ D(dU h + U dh) + 2 δᵀ Vᵀ D dU dh.
     """
-    (n, _, _, width, d), m, size = w.shape, x.shape[1], w[0].size
+    (n, _, _, width, d) = w.shape
+    m = x.shape[1]
+    size = w[0].size
     *states, (prediction,) = hidden_states(w, x)
-    dh, tangents, half = np.zeros((n, m, d, size)), [], width * d
+    dh = np.zeros((n, m, d, size))
+    tangents = []
+    half = width * d
     for i, (h, z, on) in enumerate(states):
-        dz, start = w[:, None, i, 0] @ dh, 2 * half * i
+        dz = w[:, None, i, 0] @ dh
+        start = 2 * half * i
         for k in range(width):
             dz[:, :, k, start + k * d : start + (k + 1) * d] += h
         dz *= on[..., None]
@@ -94,7 +101,8 @@ def hessian(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         for c in range(d):
             dh[:, :, c, start + half + c : start + 2 * half : d] += z * on
     jacobian = dh.reshape(n, m * d, size)
-    result, delta = 2 / m * jacobian.swapaxes(1, 2) @ jacobian, 2 / m * (prediction - y)
+    result = 2 / m * jacobian.swapaxes(1, 2) @ jacobian
+    delta = 2 / m * (prediction - y)
     for i, (dh, dz) in reversed(list(enumerate(tangents))):
         back = (delta @ w[:, i, 1].swapaxes(1, 2)) * states[i][2]
         by_u = (back.swapaxes(1, 2) @ dh.reshape(n, m, -1)).reshape(n, half, size)
@@ -111,7 +119,8 @@ class Sample:
     """The empirical risk of n trials, x and y [n, m, d]. `index` says which trials the weights belong to."""
 
     def __init__(self, x: np.ndarray, y: np.ndarray) -> None:
-        self.x, self.y = x, y
+        self.x = x
+        self.y = y
 
     def risk_and_gradient(self, w: np.ndarray, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns f [n] and ∇f of w [n, ℓ, 2, width, d], of w's shape."""
@@ -136,7 +145,8 @@ class Population:
     def __init__(self, teachers: np.ndarray) -> None:
         if teachers.shape[-1] != 2:
             raise ValueError(f"the population risk is exact for d = 2 only, not for d = {teachers.shape[-1]}")
-        self.teachers, self.teacher_kinks = teachers, [_kinks(teacher) for teacher in teachers]
+        self.teachers = teachers
+        self.teacher_kinks = [_kinks(teacher) for teacher in teachers]
         angle = np.linspace(0, 2 * np.pi, 721)[:-1]
         self.x = np.broadcast_to(np.stack([np.cos(angle), np.sin(angle)], 1), (len(teachers), 720, 2))
 
@@ -150,7 +160,8 @@ class Population:
 
     def hessian(self, w: np.ndarray, index: np.ndarray) -> np.ndarray:
         """Returns the Hessians [n, P, P] of f at w [n, ℓ, 2, width, 2]."""
-        step, columns = 1e-5, []
+        step = 1e-5
+        columns = []
         for direction in np.eye(w[0].size).reshape(-1, *w.shape[1:]):
             up, down = (self.risk_and_gradient(w + sign * step * direction, index)[1] for sign in (1, -1))
             columns.append((up - down).reshape(len(w), -1) / (2 * step))
@@ -178,8 +189,10 @@ def _gauss_legendre(kinks: np.ndarray) -> np.ndarray:
     """Returns points x [m, 2], scaled by the roots of their weights: (1/m) Σ g(x) = E g for 2-homogeneous g."""
     kinks = np.sort(kinks)
     kinks = kinks[np.append(np.diff(kinks) > 1e-13, True)]
-    half, middle = np.diff(kinks)[:, None] / 2, (kinks[1:] + kinks[:-1])[:, None] / 2
-    angle, mass = (middle + half * _NODES).ravel(), (half * _NODE_WEIGHTS).ravel() / np.pi
+    half = np.diff(kinks)[:, None] / 2
+    middle = (kinks[1:] + kinks[:-1])[:, None] / 2
+    angle = (middle + half * _NODES).ravel()
+    mass = (half * _NODE_WEIGHTS).ravel() / np.pi
     return np.stack([np.cos(angle), np.sin(angle)], 1) * np.sqrt(mass * len(mass))[:, None]
 
 

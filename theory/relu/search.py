@@ -84,7 +84,8 @@ def find_critical_points(
     −Q (e / (e² + s²)) Qᵀ∇f for "gradient_norm", Levenberg–Marquardt on ∇f = 0, which takes a lower ‖∇f‖ and so finds
     saddles; −Q (1 / (|e| + s)) Qᵀ∇f for "risk", which takes a lower f, or the same to 12 digits and half the gradient.
     """
-    w, everything = w.copy(), np.arange(len(w))
+    w = w.copy()
+    everything = np.arange(len(w))
     f, g = problem.risk_and_gradient(w, everything)
     tolerance = GRADIENT_TOLERANCE / 100 * problem.risk_and_gradient(0 * w, everything)[0] / spectral_norm(w)
     e, q = np.linalg.eigh(problem.hessian(w, everything))
@@ -122,7 +123,8 @@ def least_curvature(hessian: np.ndarray, directions: np.ndarray) -> float:
 
 def _leaves_zero_units_downhill(problem: "Sample | Population", w: np.ndarray, is_zero: np.ndarray) -> np.ndarray:
     """Returns whether, by fact 1, f falls along (tu, −t ∂f/∂v) for random u in a network's zero units: [n] bool."""
-    downhill, rng = np.zeros(len(w), bool), np.random.default_rng(0)
+    downhill = np.zeros(len(w), bool)
+    rng = np.random.default_rng(0)
     scale = problem.risk_and_gradient(0 * w, np.arange(len(w)))[0]
     for _ in range(8):
         tried = np.where(is_zero[:, :, None, :, None], 0, w)
@@ -149,10 +151,12 @@ def classify(problem: "Sample | Population", w: np.ndarray, radius: float) -> di
     everything = np.arange(len(w))
     f, g = problem.risk_and_gradient(w, everything)
     zero_risk = problem.risk_and_gradient(0 * w, everything)[0]
-    gradient_norm, curvature = radius * _norm(g) / zero_risk, np.full(len(w), np.nan)
+    gradient_norm = radius * _norm(g) / zero_risk
+    curvature = np.full(len(w), np.nan)
     at_kink = kink_margin(w, problem.x) < KINK_MARGIN if isinstance(problem, Sample) else np.zeros(len(w), bool)
     is_zero = (np.linalg.norm(w, axis=-1) < 1e-6 * radius).any(2)
-    has_zero, critical = is_zero.any((1, 2)), gradient_norm <= GRADIENT_TOLERANCE
+    has_zero = is_zero.any((1, 2))
+    critical = gradient_norm <= GRADIENT_TOLERANCE
     smooth = np.flatnonzero(critical & ~has_zero & ~at_kink)
     if len(smooth):
         for i, h in zip(smooth, problem.hessian(w[smooth], smooth)):
@@ -185,10 +189,13 @@ def measure(
       `population_bad` of `population_tried`; seconds. A point for each trial: the setting, the method and what
       `classify` says.
     """
-    begin, rng = perf_counter(), np.random.default_rng(seed)
-    teachers, starts = draw_weights(rng, trials, setting, 0.5), draw_weights(rng, trials, setting)
+    begin = perf_counter()
+    rng = np.random.default_rng(seed)
+    teachers = draw_weights(rng, trials, setting, 0.5)
+    starts = draw_weights(rng, trials, setting)
     x = rng.standard_normal((trials, 10 * setting.samples, setting.d))
-    y, shared = forward(teachers, x), setting._asdict() | {"method": method}
+    y = forward(teachers, x)
+    shared = setting._asdict() | {"method": method}
     with single_threaded_products():  # on busy cores threads make small matrices 10 times slower
         problem = Sample(x[:, : setting.samples], y[:, : setting.samples])
         w = find_critical_points(problem, starts, method)

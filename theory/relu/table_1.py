@@ -2,7 +2,9 @@
 
 from typing import NamedTuple
 
-STEM_WIDTH, STAGES, BLOCKS = 16, (64, 128, 256), 9
+STEM_WIDTH = 16
+STAGES = (64, 128, 256)
+BLOCKS = 9
 
 
 class Count(NamedTuple):

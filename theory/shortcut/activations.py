@@ -72,8 +72,8 @@ def values_at_data(activation: ActivationLike, x: np.ndarray) -> np.ndarray:
     with np.errstate(all="ignore"):
         values = np.asarray(activation_named(activation).function(x))
     if not np.isfinite(values).all():
-        at = x[~np.isfinite(values)].flat[0]
-        raise ValueError(f"pre must be finite at the data, but {activation!r} is not at {at:.6g}")
+        point = x[~np.isfinite(values)].flat[0]
+        raise ValueError(f"pre must be finite at the data, but {activation!r} is not at {point:.6g}")
     return values
 
 

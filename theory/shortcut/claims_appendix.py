@@ -58,7 +58,8 @@ def eq_25(rng: np.random.Generator, trials: int) -> Pairs:
     """n = 1, linear: the measured diagonal blocks and `hessian_at_zero`'s against B = P (I ⊗ Sxx) Pᵀ = Sxx ⊗ I."""
     for _ in range(max(1, trials // 5)):
         x, y = random_data(rng)
-        P, moment = shortcut_hessians.commutation_matrix(3), x.T @ x / len(x)
+        P = shortcut_hessians.commutation_matrix(3)
+        moment = x.T @ x / len(x)
         B = P @ np.kron(np.eye(3), moment) @ P.T
         yield relative_error(np.kron(moment, np.eye(3)), B), ROUNDING
         yield relative_error(B, numeric_hessian(x, y, 2, 1)[:9, :9]), DIFFERENCES
@@ -77,7 +78,8 @@ def eq_28(rng: np.random.Generator, trials: int) -> Pairs:
     for _ in range(max(1, trials // 5)):
         x, y = random_data(rng)
         measured = numeric_hessian(x, y, 2, 1)
-        M, moment = shortcut_hessians.moment_gap(x, y), x.T @ x / len(x)
+        M = shortcut_hessians.moment_gap(x, y)
+        moment = x.T @ x / len(x)
         A = np.kron(np.eye(3), M) @ shortcut_hessians.commutation_matrix(3).T + np.kron(moment, np.eye(3))
         yield relative_error(A, measured[9:, :9]), DIFFERENCES
         yield relative_error(shortcut_hessians.hessian_at_zero(x, y, 2, 1)[9:, :9], A), ROUNDING
@@ -96,7 +98,8 @@ def lemma_1(rng: np.random.Generator, trials: int) -> Pairs:
     """Mixed derivatives at zero in n distinct weights that do not come one from each layer of one unit."""
     within = []
     for trial in range(max(9, trials)):
-        depth, d = 2 + trial % 2, 2
+        depth = 2 + trial % 2
+        d = 2
         x, y = random_data(rng, dimension=d)
         chosen = [tuple(rng.integers(0, (2, depth, d, d))) for _ in range(depth)]
         if len(set(chosen)) < depth:

@@ -35,7 +35,8 @@ def theorem_1_2(rng: np.random.Generator, trials: int) -> Pairs:
         measured = numeric_hessian(x, y, 2, 2, *activations)
         yield relative_error(shortcut_hessians.hessian_at_zero(x, y, 2, 2, *activations), measured), DIFFERENCES
         escape = stationarity.escape_from_saddle(x, y, 2, *activations)
-        w, least = by_definition_5(escape.direction), np.linalg.eigvalsh(measured)[0]
+        w = by_definition_5(escape.direction)
+        least = np.linalg.eigvalsh(measured)[0]
         yield from ((abs(curvature / least - 1), DIFFERENCES) for curvature in (w @ measured @ w, escape.curvature))
     x, _ = random_data(rng)
     require(not shortcut_hessians.moment_gap(x, x).any(), "M ≠ 0 for y = x")
@@ -94,7 +95,8 @@ def one_shortcut_of_the_paper(rng: np.random.Generator, trials: int) -> Pairs:
         least /= np.linalg.svd(shortcut_hessians.moment_gap(x, y), compute_uv=False)[-1]
         yield least, shortcut_hessians.condition_number_at_zero(x, y, 20, 1)
     for _ in range(max(1, trials // 5)):
-        x, slope = rng.standard_normal((12, 1)), 1 + rng.choice([-1, 1]) * rng.uniform(0.1, 3)
+        x = rng.standard_normal((12, 1))
+        slope = 1 + rng.choice([-1, 1]) * rng.uniform(0.1, 3)
         number = shortcut_hessians.condition_number_at_zero(x, slope * x, 50, 1)  # M = (1 − slope)Σxx
         sizes = np.abs([50 * (1 + 1 / (1 - slope)) - 1, 1])
         yield abs(number / (sizes.max() / sizes.min()) - 1), ROUNDING * number
@@ -172,7 +174,8 @@ def one_shortcut_growth(rng: np.random.Generator, trials: int) -> Pairs:
         together = np.repeat(np.outer(across, steep)[None, None], units, axis=0)
         u, _, vt = np.linalg.svd(shortcut_hessians.moment_gap(x, y))
         apart = np.zeros_like(together)
-        apart[0, 0], apart[1, 0] = np.outer(u[:, -1], vt[-1]), -np.outer(u[:, -1], vt[-1])
+        apart[0, 0] = np.outer(u[:, -1], vt[-1])
+        apart[1, 0] = -np.outer(u[:, -1], vt[-1])
         first, second = (by_definition_5(w) / np.linalg.norm(w) for w in (together, apart))
         proof_ratio = first @ H @ first / np.linalg.norm(H @ second)
         yield from ((bound, proof_ratio * (1 - 1e-6)), (proof_ratio, bound * (1 - 1e-6)))

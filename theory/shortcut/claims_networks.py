@@ -70,7 +70,8 @@ def plain_depth(rng: np.random.Generator, trials: int) -> Pairs:
         output = networks.forward(weights, x, shortcut=False)
         yield relative_error(output, x @ _product(matrices).T), ROUNDING
     layers = [depth + 1 for depth in (2, 2, 2)]  # L_r layers of neurons have L_r − 1 matrices
-    printed, matrices = sum(count - 1 for count in layers) + 1, sum(count - 1 for count in layers)
+    printed = sum(count - 1 for count in layers) + 1
+    matrices = sum(count - 1 for count in layers)
     require(printed == matrices + 1, "the printed count is that of the weight matrices")
     return (
         f"three 2-shortcuts have {matrices} weight matrices, which Figures 5 to 10 call the depth, and "
@@ -90,7 +91,10 @@ def variance_explosion(rng: np.random.Generator, trials: int) -> Pairs:
     """Mean ‖ŷ‖² of random linear networks over their weights against (1 + gⁿ)^R ‖x‖², in standard errors."""
     d = 6
     for trial in range(max(1, trials // 5)):
-        units, depth, gain, draws = 1 + trial % 3, 1 + trial % 2, rng.uniform(0.3, 1.0), 20_000
+        units = 1 + trial % 3
+        depth = 1 + trial % 2
+        gain = rng.uniform(0.3, 1.0)
+        draws = 20_000
         h = np.broadcast_to(np.eye(d)[0], (draws, d))
         for _ in range(units):
             inside = h

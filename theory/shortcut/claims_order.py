@@ -28,7 +28,8 @@ always_exact = changed(lambda stationary: stationary._replace(exact=True))
 def definition_1(rng: np.random.Generator, trials: int) -> Pairs:
     """(3), the ratio of |eigenvalues|, against (2), that of singular values: for normal matrices and for Hessians."""
     for trial in range(trials):
-        basis, angles = np.linalg.qr(rng.standard_normal((4, 4)))[0], rng.uniform(-math.pi, math.pi, 2)
+        basis = np.linalg.qr(rng.standard_normal((4, 4)))[0]
+        angles = rng.uniform(-math.pi, math.pi, 2)
         blocks = [size * rotation(angle) for size, angle in zip(rng.uniform(0.1, 2, 2), angles)]
         normal = basis @ linalg.block_diag(*blocks) @ basis.T
         sizes = np.abs(np.linalg.eigvals(normal))
@@ -91,11 +92,14 @@ def hypotheses(rng: np.random.Generator, trials: int) -> Pairs:
         expected = stationarity.leading_term(weights, x, y, rough)
         yield abs(_increase(weights, 1e-4, x, y, rough) / 1e-4**depth / expected - 1), 1e-3
     pole = Activation(lambda z: 1 / np.where(z == 1, 1, z - 1), None, (-1.0, -1.0, -2.0))  # 1 at z = 1, smooth at 0
-    x, y, ones = np.ones((1, 1)), np.full((1, 1), 3.0), np.ones((2, 2, 1, 1))
+    x = np.ones((1, 1))
+    y = np.full((1, 1), 3.0)
+    ones = np.ones((2, 2, 1, 1))
     changes = [_increase(t * ones, 1.0, x, y, pole) for t in (1e-2, 1e-3, 1e-4)]
     require(abs(changes[-1] + 1.5) < 1e-6, "a pole of σ_pre at the data does no harm")
     jump = Activation(lambda z: np.where(z > 1, 2.0, 1.0), None, (1.0, 0.0, 0.0))
-    one, none = ones[0], 0 * ones[0]
+    one = ones[0]
+    none = 0 * ones[0]
 
     def change(*units: np.ndarray) -> float:
         return _increase(1e-3 * np.stack(units), 1.0, x, y, jump) / 1e-6
@@ -162,7 +166,8 @@ def theorem_1_1_relu(rng: np.random.Generator, trials: int) -> Pairs:
     unequal = {"mid": [], "post": []}
     places = {"mid": ("linear", "relu", "linear"), "post": ("linear", "linear", "relu")}
     for trial in range(max(12, trials)):
-        depth, place = 1 + (trial // 2) % 4, ("mid", "post")[trial % 2]
+        depth = 1 + (trial // 2) % 4
+        place = ("mid", "post")[trial % 2]
         weights, x, y = _steep_ray(rng, depth, places[place])
         small, large = (_increase(weights, t, x, y, *places[place]) for t in (1e-4, 2e-4))
         order, exact = stationarity.order_of_stationarity(x, y, depth, *places[place])

@@ -49,7 +49,8 @@ def spectra_figure(rows: list[dict]) -> Figure:
         for k, count in enumerate(units):
             chosen = [r for r in rows if (int(r["shortcut_depth"]), int(r["num_units"])) == (depth, count)]
             share, measured = column(chosen, "share"), column(chosen, "measured")
-            style, colour = (":", "--", "-")[k % 3], f"C{k % 8}"
+            style = (":", "--", "-")[k % 3]
+            colour = f"C{k % 8}"
             axes.plot(share, column(chosen, "predicted"), style, color=colour, label=f"Theorem 1, $R = {count}$")
             if np.isfinite(measured).any():
                 axes.plot(share, measured, ".", ms=5, color=colour, label=f"measured, $R = {count}$")
