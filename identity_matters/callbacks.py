@@ -115,17 +115,17 @@ class StopOnNaN(keras.callbacks.Callback):
     The last finite weights are copied at most every SNAPSHOT_SECONDS if they are to be kept (keeps_weights).
     """
 
-    def __init__(self, state: TrainingState, config: TrainConfig, keeps_weights: bool) -> None:
+    def __init__(self, state: TrainingState, steps_per_execution: int, keeps_weights: bool) -> None:
         super().__init__()
         self._state = state
-        self._config = config
+        self._steps_per_execution = steps_per_execution
         self._snapshot: tuple[int, dict[str, np.ndarray]] | None = None
         self._next_snapshot = time.perf_counter() + SNAPSHOT_SECONDS if keeps_weights else np.inf
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Checks the loss, and copies the weights from time to time."""
         if not np.isfinite(float(logs["loss"])):
-            raise Diverged(self._state.step, self._config.steps_per_execution)
+            raise Diverged(self._state.step, self._steps_per_execution)
         if time.perf_counter() >= self._next_snapshot:
             _ = self.model  # under JAX, asking for it gives the network its current weights
             arrays = self._state.arrays()
@@ -140,7 +140,7 @@ class StopOnNaN(keras.callbacks.Callback):
         images = np.random.default_rng(0).standard_normal((2, *self.model.input_shape[1:])).astype(np.float32)
         if np.isfinite(keras.ops.convert_to_numpy(self.model(images, training=False))).all():
             raise EvaluationFailed(self._state.step, self._state.means().get("loss", np.nan))
-        raise Diverged(self._state.step, self._config.steps_per_execution)
+        raise Diverged(self._state.step, self._steps_per_execution)
 
     def write_snapshot(self, folder: str) -> None:
         """Writes the last finite weights of a run that diverged, if no checkpoint is as new."""
@@ -155,10 +155,10 @@ class StopOnNaN(keras.callbacks.Callback):
 class Progress(keras.callbacks.Callback):
     """The progress bar, and the time of training; a context manager, in which the bar is shown."""
 
-    def __init__(self, state: TrainingState, config: TrainConfig, is_visible: bool) -> None:
+    def __init__(self, state: TrainingState, num_steps: int, is_visible: bool) -> None:
         super().__init__()
         self._state = state
-        self._num_steps = config.train_steps
+        self._num_steps = num_steps
         self._is_visible = is_visible
         self._num_calls = 0
         self._timed_steps = 0
@@ -354,10 +354,10 @@ class SaveCheckpoint(keras.callbacks.Callback):
 class EndRun(keras.callbacks.Callback):
     """Ends fit at the last step, or where a callback has set stop_training of the network."""
 
-    def __init__(self, state: TrainingState, config: TrainConfig, network: keras.Model, model: Any) -> None:
+    def __init__(self, state: TrainingState, num_steps: int, network: keras.Model, model: Any) -> None:
         super().__init__()
         self._state = state
-        self._num_steps = config.train_steps
+        self._num_steps = num_steps
         self._network = network  # self.model would copy the weights of a JAX program after each call
         self._training_model = model
 

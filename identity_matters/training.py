@@ -213,8 +213,8 @@ def run(
     if workers.broadcast([log.has_row(state.step)])[0]:
         state.pop_means()  # they are in the row
     folder = directory.file("checkpoints") if directory else ""
-    stop_on_nan = StopOnNaN(state, config, keeps_weights=bool(directory))
-    progress = Progress(state, config, is_visible=bool(directory))
+    stop_on_nan = StopOnNaN(state, config.steps_per_execution, keeps_weights=bool(directory))
+    progress = Progress(state, config.train_steps, is_visible=bool(directory))
     log_row = LogRow(state, config, log, progress, batches, training_flops(network))
     save_checkpoint = SaveCheckpoint(state, config, workers, stop, folder, model, bool(callbacks))
     own: list[keras.callbacks.Callback] = [TrackState(state), stop_on_nan, progress, log_row, save_checkpoint]
@@ -237,7 +237,7 @@ def run(
 
     def fit(first_epoch: int, last_epoch: int, steps: int) -> None:
         first_step = state.step
-        listed = [*own, *callbacks, EndRun(state, config, network, model)]
+        listed = [*own, *callbacks, EndRun(state, config.train_steps, network, model)]
         model.fit(
             workers.distribute(lambda: batches.train_batches(first_step)),
             steps_per_epoch=steps,
@@ -254,13 +254,14 @@ def run(
     network.stop_training = False
     try:
         with deferring_sigterm(stop), progress:
-            if is_evaluation_missing(state, config):  # it was killed in an evaluation
+            if state.means() and (state.step >= config.train_steps or state.step % every == 0):
+                # It was killed in this evaluation.
                 logs = {f"val_{name}": value for name, value in evaluate().items()}
                 for callback in own:
                     callback.on_epoch_end(state.step // every, logs)
-            if state.step % every and not is_at_end(state, config, network):  # the rest of an epoch
+            if state.step % every and not is_at_end(state, config.train_steps, network):  # the rest of an epoch
                 fit(state.step // every, state.step // every + 1, every - state.step % every)
-            if not is_at_end(state, config, network):
+            if not is_at_end(state, config.train_steps, network):
                 fit(state.step // every, epochs, every)
             if callbacks:
                 save_checkpoint.save(is_end=True)
@@ -309,15 +310,9 @@ def share_state(state: TrainingState, workers: Workers) -> None:
         state.take_flat(workers.broadcast_text(figures), workers.broadcast(values))
 
 
-def is_evaluation_missing(state: TrainingState, config: TrainConfig) -> bool:
-    """Returns whether the run was killed between a checkpoint and the evaluation of its step."""
-    is_evaluated = state.step >= config.train_steps or state.step % config.eval_every == 0
-    return is_evaluated and bool(state.means())
-
-
-def is_at_end(state: TrainingState, config: TrainConfig, network: keras.Model) -> bool:
+def is_at_end(state: TrainingState, num_steps: int, network: keras.Model) -> bool:
     """Returns whether no update is left: after the last step, or where a callback has ended the run."""
-    return state.is_end or state.step >= config.train_steps or (network.stop_training and state.step > 0)
+    return state.is_end or state.step >= num_steps or (network.stop_training and state.step > 0)
 
 
 def finish(

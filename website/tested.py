@@ -10,7 +10,8 @@ import html
 import re
 from typing import NamedTuple
 
-_TINY = "--stem_width=4 --widths=4,8 --blocks_per_stage=1,1 --batch_size=16 --train_steps=4 --eval_every=4"
+_SMALL = "--stem_width=4 --widths=4,8 --blocks_per_stage=1,1 --batch_size=16"
+_TINY = f"{_SMALL} --train_steps=4 --eval_every=4 --checkpoint_every=4"
 _FIRST = f"{_TINY} --train_examples=200 --eval_examples=50 --decay_steps=3"
 
 # Commands, with the flags that make them small, and snippets, with what is replaced in them.
@@ -20,6 +21,7 @@ RUN_HERE: dict[str, str | dict[str, str]] = {
     "python -m launch.shortcut_study --preset=smoke --run_dir=runs/study": "--examples=20 --depths=6 --num_runs=1",
     "python -m launch.plot --run_dir=runs/first": "",
     "python -m launch.train --preset=mnist --train_steps=2000 --run_dir=runs/first": f"{_FIRST} --train_steps=6",
+    'train(config, "runs/callbacks", callbacks=[Spread(), stopping, schedule], optimizer=sgd)': {},
     'train(config, "runs/restarts", optimizer=keras.optimizers.schedules.CosineDecayRestarts(0.1, 500))': {},
     "python -m launch.train --config=runs/adam/config.json --run_dir=runs/adam": "",
     'model.compile(Muon(0.02, weight_decay=0.1), "sparse_categorical_crossentropy")': {},

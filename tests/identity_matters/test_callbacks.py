@@ -12,7 +12,6 @@ import pytest
 
 from identity_matters import training
 from identity_matters.callbacks import Progress, StopOnNaN, checked_callbacks
-from identity_matters.config import TrainConfig
 from identity_matters.distributed.workers import Workers
 from identity_matters.errors import Preempted, UserError
 from identity_matters.runs import checkpoint
@@ -281,7 +280,7 @@ def state():
 
 @pytest.mark.parametrize("is_visible", [False, True])
 def test_a_worker_that_is_not_the_chief_draws_no_bar(state, is_visible):
-    with Progress(state, TrainConfig(), is_visible) as progress:
+    with Progress(state, 100, is_visible) as progress:
         assert progress._bar.disable != is_visible
 
 
@@ -294,7 +293,7 @@ def test_the_first_call_of_a_run_is_timed_only_if_it_is_alone(state, monkeypatch
         state.step += num_steps
         progress.on_train_batch_end(0, {"loss": 1.0})
 
-    with Progress(state, TrainConfig(), False) as progress:
+    with Progress(state, 100, False) as progress:
         progress.on_epoch_begin(0)
         call(100, 5)
         assert progress.pop_steps_per_second() == pytest.approx(5 / 100)
@@ -310,7 +309,7 @@ def test_the_first_call_of_a_run_is_timed_only_if_it_is_alone(state, monkeypatch
 
 def test_the_last_finite_weights_are_written_if_no_checkpoint_is_as_new(state, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("identity_matters.callbacks.SNAPSHOT_SECONDS", 0)
-    callback = StopOnNaN(state, TrainConfig(), keeps_weights=True)
+    callback = StopOnNaN(state, 1, keeps_weights=True)
     callback.set_model(state.network)
     callback.write_snapshot(str(tmp_path))
     for step, saved in ((1, [1]), (5, [1, 5]), (5, [1, 5]), (3, [1, 5])):

@@ -1,7 +1,6 @@
 """A folder of images: trained and evaluated on, in memory and read as needed, resumed, moved, evaluated elsewhere."""
 
 import dataclasses
-import json
 import shutil
 
 import numpy as np
@@ -198,17 +197,3 @@ def test_a_folder_that_cannot_be_used_leaves_no_run(config, tmp_path):
         broken = dataclasses.replace(config, data=DataConfig(images=images))
         refused(training.train, broken, tmp_path / "run")
         assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.slow
-def test_a_run_of_an_older_version_is_still_evaluated_and_goes_on(tiny_run, tiny_config, tmp_path):
-    """It has the fields of the data beside those of training."""
-    run_dir = shutil.copytree(tiny_run, tmp_path / "run")
-    contents = json.loads((run_dir / "config.json").read_text())
-    data = contents["config"].pop("data")
-    del contents["data_digest"]
-    contents |= {"config": contents["config"] | data, "data": "200 training and 50 test images, labels 12345678"}
-    (run_dir / "config.json").write_text(json.dumps(contents))
-    assert evaluate(run_dir) == evaluate(tiny_run)
-    assert training.train(dataclasses.replace(tiny_config, train_steps=6), run_dir)["step"] == 6
-    assert read_config_json(run_dir)["config"]["data"] == data
