@@ -251,7 +251,6 @@ def run(
             verbose=0,
         )
 
-    network.stop_training = False
     try:
         with deferring_sigterm(stop), progress:
             if state.means() and (state.step >= config.train_steps or state.step % every == 0):
