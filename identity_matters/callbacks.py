@@ -334,8 +334,9 @@ class SaveCheckpoint(keras.callbacks.Callback):
             self._average_moments()
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        """Leaves after the evaluation in which a stop was requested."""
+        """Saves and leaves after the evaluation in which a stop was requested."""
         if self._stop.should_stop and self._state.step < self._config.train_steps:
+            self.save()  # on_test_begin need not have done so
             self._leave()
 
     def save(self, is_end: bool = False) -> None:

@@ -34,7 +34,8 @@ def as_text(given: keras.optimizers.Optimizer | Schedule | None) -> str:
         # Keras leaves it out of the configuration, and so out of what is saved.
         raise UserError("optimizer has exclude_from_weight_decay, which is not supported; leave it out")
     if getattr(given, "use_ema", False):
-        # Keras puts the averages in the weights' place at the end of every fit, which here is at every checkpoint.
+        # Keras puts the averages in the weights' place at the end of every fit: a run that continues inside an epoch
+        # has two.
         raise UserError("optimizer has use_ema, which is not supported; leave it out")
     contents = keras.saving.serialize_keras_object(given)
     if isinstance(given, keras.optimizers.Optimizer):
@@ -59,10 +60,3 @@ def from_text(text: str) -> keras.optimizers.Optimizer | Schedule | None:
             f"optimizer cannot be made again from config.json: {first_line(error)}; put "
             "@keras.saving.register_keras_serializable() before its class"
         ) from error
-
-
-def has_fixed_rate(text: str) -> bool:
-    """Returns whether a text is of an optimiser whose learning rate is a number, which callbacks may change."""
-    if not isinstance(from_text(text), keras.optimizers.Optimizer):
-        return False
-    return not isinstance(json.loads(text)["config"].get("learning_rate"), dict)

@@ -1,12 +1,9 @@
 """Training runs in processes of their own: started, waited for, found, compared."""
 
-import fcntl
 import os
 import pathlib
-import pty
 import subprocess
 import sys
-import termios
 import time
 
 import numpy as np
@@ -33,17 +30,6 @@ def start_worker(run_dir: pathlib.Path, addresses: list[str], rank: int, *flags)
     """One of several workers, with TF_CONFIG in its environment."""
     environment = os.environ | {"TF_CONFIG": tf_config({"worker": addresses}, index=rank)}
     return start(run_dir, "train", *FLAGS, *flags, env=environment)
-
-
-def start_in_terminal(*command) -> tuple[subprocess.Popen, int]:
-    """A process in a terminal of its own, and the descriptor that closes it."""
-    outer, inner = pty.openpty()
-    process = subprocess.Popen(
-        command, stdin=inner, stdout=inner, stderr=inner, start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(inner, termios.TIOCSCTTY, 0),
-    )  # fmt: skip
-    os.close(inner)
-    return process, outer
 
 
 def log_of(run_dir: pathlib.Path) -> str:

@@ -142,6 +142,21 @@ def test_a_run_that_is_stopped_continues_with_the_same_bits_and_rows(short, shor
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("without_results")
+def test_sigterm_at_an_evaluation_that_has_no_checkpoint_saves_one(short, short_run, tmp_path, monkeypatch):
+    config = dataclasses.replace(short, checkpoint_every=12)
+    check = StopOnNaN.on_test_end
+    with monkeypatch.context() as patched:  # no callback is given, with which each evaluation has a checkpoint
+        patched.setattr(StopOnNaN, "on_test_end", lambda self, logs: (check(self, logs), sigterm()))
+        with pytest.raises(Preempted):
+            training.train(config, tmp_path / "run")
+    assert processes.last_step(tmp_path / "run") == 6
+    training.train(config, tmp_path / "run")
+    processes.assert_same_variables(tmp_path / "run", short_run, 12)
+    assert_same_rows(tmp_path / "run", short_run)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("without_results")
 def test_steps_per_execution_makes_a_hook_of_several_updates_and_gives_the_same_weights(short, short_run, tmp_path):
     log = Log()
     several = dataclasses.replace(short, steps_per_execution=2, checkpoint_every=6)

@@ -44,7 +44,6 @@ def test_the_text_in_the_config_makes_the_same_object_again(name):
     named = {"name": given_optimizer.NAME} if isinstance(again, optimizers.Optimizer) else {}
     assert type(again) is type(GIVEN[name]()) and again.get_config() == GIVEN[name]().get_config() | named
     assert given_optimizer.as_text(again) == text
-    assert given_optimizer.has_fixed_rate(text) == ("schedule" not in name)
 
 
 @pytest.mark.slow
