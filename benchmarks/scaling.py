@@ -25,7 +25,7 @@ from launch import launcher
 from launch.local_cluster import free_ports, tf_config
 
 if TYPE_CHECKING:
-    from identity_matters.distributed.workers import Workers
+    from identity_matters.cluster import Cluster
 
 BARE, STRATEGY, PAIR = "one process, ms a step", "one process under a strategy, ms a step", "two workers, ms a step"
 ALL_REDUCE = "all-reduce alone, ms"
@@ -86,15 +86,14 @@ def worker(benchmark: StepBenchmark, cores: list[int], under_strategy: bool, clu
     def made() -> tuple[str, Callable[[int], None], Callable[[], float]]:
         import tensorflow as tf
 
-        from identity_matters.distributed import rendezvous
-        from identity_matters.distributed.workers import Workers
+        from identity_matters.cluster import Cluster, from_environment
 
-        workers = rendezvous.join()
-        if under_strategy and not workers.strategy:
-            workers = Workers(tf.distribute.MirroredStrategy(["CPU:0"]))
-        network, train = our_training(run, workers)
+        cluster = from_environment()
+        if under_strategy and not cluster.strategy:
+            cluster = Cluster(tf.distribute.MirroredStrategy(["CPU:0"]))
+        network, train = our_training(run, cluster)
         count = sum(math.prod(v.shape) for v in network.trainable_variables)
-        all_reduce = _all_reduce(workers, count) if workers.num_processes > 1 else lambda: 0.0
+        all_reduce = _all_reduce(cluster, count) if cluster.num_processes > 1 else lambda: 0.0
         for _ in range(2):  # compiles, and has the next batches wait
             train(1)
             all_reduce()
@@ -108,7 +107,7 @@ def worker(benchmark: StepBenchmark, cores: list[int], under_strategy: bool, clu
     }
 
 
-def _all_reduce(workers: "Workers", count: int) -> Callable[[], float]:
+def _all_reduce(cluster: "Cluster", count: int) -> Callable[[], float]:
     """Returns a function that makes one all-reduce of `count` float32 and returns its seconds."""
     import tensorflow as tf
 
@@ -119,7 +118,7 @@ def _all_reduce(workers: "Workers", count: int) -> Callable[[], float]:
         def replica_sum() -> Any:
             return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, vector)[0]
 
-        return workers.strategy.run(replica_sum)
+        return cluster.strategy.run(replica_sum)
 
     return lambda: seconds(lambda: float(reduce()))
 

@@ -42,8 +42,8 @@ from launch import launcher
 if TYPE_CHECKING:
     import keras
 
+    from identity_matters.cluster import Cluster
     from identity_matters.data.batches import ArrayBatches
-    from identity_matters.distributed.workers import Workers
 
 NUM_IMAGES = 10_000  # in the synthetic data set; a step's time does not depend on it
 MAX_RELATIVE_DIFFERENCE = 1e-3  # of the logits of the two frameworks
@@ -164,7 +164,7 @@ def matrix_products(size: int, dtype: str) -> Callable[[int], float]:
     return multiply
 
 
-def our_training(run: TrainConfig, workers: "Workers | None" = None) -> tuple["keras.Model", Callable[[int], None]]:
+def our_training(run: TrainConfig, cluster: "Cluster | None" = None) -> tuple["keras.Model", Callable[[int], None]]:
     """Returns the network, and a function that makes some updates as training.train does; the first have been made.
 
     They have been made when it returns: it reads their loss.
@@ -172,22 +172,22 @@ def our_training(run: TrainConfig, workers: "Workers | None" = None) -> tuple["k
     import keras
 
     from identity_matters import training
+    from identity_matters.cluster import Cluster
     from identity_matters.data.batches import ArrayBatches
-    from identity_matters.distributed.workers import Workers
 
-    workers = workers or Workers()
+    cluster = cluster or Cluster()
     training.make_deterministic(run.seed)
-    batches = ArrayBatches(synthetic_data(run, NUM_IMAGES), run, workers.rows(run.batch_size))
-    network, model = training.build(run, batches, workers)
-    train = (_train_function if keras.backend.backend() == "tensorflow" else _fit)(model, workers, batches)
+    batches = ArrayBatches(synthetic_data(run, NUM_IMAGES), run, cluster.rows(run.batch_size))
+    network, model = training.build(run, batches, cluster)
+    train = (_train_function if keras.backend.backend() == "tensorflow" else _fit)(model, cluster, batches)
     train(run.steps_per_execution)
     return network, train
 
 
-def _train_function(model: "keras.Model", workers: "Workers", batches: "ArrayBatches") -> Callable[[int], None]:
+def _train_function(model: "keras.Model", cluster: "Cluster", batches: "ArrayBatches") -> Callable[[int], None]:
     """Returns a function that makes updates as fit does, without its start, which takes as long as some small steps."""
     model.make_train_function()
-    iterator = iter(workers.distribute(lambda: batches.train_batches(0)))
+    iterator = iter(cluster.distribute(lambda: batches.train_batches(0)))
 
     def train(steps: int) -> None:
         for _ in range(steps // model.steps_per_execution):
@@ -196,11 +196,11 @@ def _train_function(model: "keras.Model", workers: "Workers", batches: "ArrayBat
     return train
 
 
-def _fit(model: "keras.Model", workers: "Workers", batches: "ArrayBatches") -> Callable[[int], None]:
+def _fit(model: "keras.Model", cluster: "Cluster", batches: "ArrayBatches") -> Callable[[int], None]:
     """Returns a function that makes updates by fit, which reads the last loss."""
 
     def train(steps: int) -> None:
-        stream = workers.distribute(lambda: batches.train_batches(0))
+        stream = cluster.distribute(lambda: batches.train_batches(0))
         model.fit(stream, steps_per_epoch=steps, shuffle=False, verbose=0)
 
     return train

@@ -23,24 +23,23 @@ import keras
 import numpy as np
 from tqdm import tqdm
 
-from identity_matters.config import TrainConfig
+from identity_matters.cluster import Cluster
 from identity_matters.data.batches import Batches
-from identity_matters.distributed.workers import Workers
 from identity_matters.errors import Diverged, EvaluationFailed, Preempted, UserError, note
 from identity_matters.optimization import learning_rate
+from identity_matters.run import Run
 from identity_matters.runs import checkpoint
-from identity_matters.runs.checkpoint import TrainingState
-from identity_matters.runs.metrics_log import MEANS, MetricsLog, describe, kernel_norms
+from identity_matters.runs.checkpoint import TRAINING_FIGURES, TrainingState
+from identity_matters.runs.metrics_log import MEANS, describe, kernel_norms
 from identity_matters.runs.signals import StopRequest
 
 SNAPSHOT_SECONDS = 10  # between copies of the weights in memory: of the paper's network 0.1 s each
 # They write files, so that of several workers only the chief has them.
 _WRITERS = ("ModelCheckpoint", "TensorBoard", "CSVLogger")
 _RESTORES = ("BackupAndRestore", "OrbaxCheckpoint")
-_FIGURES = {"loss", "cross_entropy", "top1", "top5"}  # of every training step
 
 
-def checked_callbacks(callbacks: Any, workers: Workers) -> list[keras.callbacks.Callback]:
+def checked_callbacks(callbacks: Any, cluster: Cluster) -> list[keras.callbacks.Callback]:
     """Returns a user's callbacks, one or several, without those that write files on workers other than the chief.
 
     Raises:
@@ -52,7 +51,7 @@ def checked_callbacks(callbacks: Any, workers: Workers) -> list[keras.callbacks.
         if isinstance(callback, _types(_RESTORES)):
             name = type(callback).__name__
             raise UserError(f"{name} cannot be a callback of a run, which saves and restores its checkpoints itself")
-    if workers.is_chief:
+    if cluster.is_chief:
         return found
     return [callback for callback in found if not isinstance(callback, _types(_WRITERS))]
 
@@ -119,7 +118,7 @@ class StopOnNaN(keras.callbacks.Callback):
         super().__init__()
         self._state = state
         self._steps_per_execution = steps_per_execution
-        self._snapshot: tuple[int, dict[str, np.ndarray]] | None = None
+        self._snapshot: dict[str, np.ndarray] | None = None
         self._next_snapshot = time.perf_counter() + SNAPSHOT_SECONDS if keeps_weights else np.inf
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
@@ -130,7 +129,7 @@ class StopOnNaN(keras.callbacks.Callback):
             _ = self.model  # under JAX, asking for it gives the network its current weights
             arrays = self._state.arrays()
             if all(np.isfinite(array).all() for array in arrays.values()):  # an update after a finite loss need not be
-                self._snapshot = self._state.step, {name: array.copy() for name, array in arrays.items()}
+                self._snapshot = {name: array.copy() for name, array in arrays.items()}
             self._next_snapshot = time.perf_counter() + SNAPSHOT_SECONDS
 
     def on_test_end(self, logs: dict | None = None) -> None:
@@ -146,19 +145,18 @@ class StopOnNaN(keras.callbacks.Callback):
         """Writes the last finite weights of a run that diverged, if no checkpoint is as new."""
         if self._snapshot is None:
             return
-        step, arrays = self._snapshot
+        step = int(self._snapshot["step"])
         if step > max((saved for saved, _ in checkpoint.list_checkpoints(folder)), default=0):
-            path = checkpoint.save(folder, step, arrays)
+            path = checkpoint.save(folder, self._snapshot)
             note(f"the last finite weights, of step {step}, are in {path} (--at_step={step})")
 
 
 class Progress(keras.callbacks.Callback):
     """The progress bar, and the time of training; a context manager, in which the bar is shown."""
 
-    def __init__(self, state: TrainingState, num_steps: int, is_visible: bool) -> None:
+    def __init__(self, state: TrainingState, is_visible: bool) -> None:
         super().__init__()
         self._state = state
-        self._num_steps = num_steps
         self._is_visible = is_visible
         self._num_calls = 0
         self._timed_steps = 0
@@ -166,7 +164,7 @@ class Progress(keras.callbacks.Callback):
 
     def __enter__(self) -> "Progress":
         self._bar = tqdm(
-            total=self._num_steps,
+            total=self._state.num_steps,
             initial=self._state.step,
             unit="step",
             dynamic_ncols=True,
@@ -218,23 +216,15 @@ class LogRow(keras.callbacks.Callback):
     Its training figures are means over the steps since the row before.
     """
 
-    def __init__(
-        self,
-        state: TrainingState,
-        config: TrainConfig,
-        log: MetricsLog,
-        progress: Progress,
-        batches: Batches,
-        flops: float,
-    ) -> None:
+    def __init__(self, state: TrainingState, run: Run, progress: Progress, batches: Batches, flops: float) -> None:
         super().__init__()
         self._state = state
-        self._config = config
-        self._log = log
+        self._config = run.config
+        self._log = run.log
         self._progress = progress
-        self._epoch_steps = batches.num_train / config.batch_size
-        self._filling = batches.test_steps * config.batch_size / batches.num_test
-        self._step_flops = flops * config.batch_size
+        self._epoch_steps = batches.num_train / run.config.batch_size
+        self._filling = batches.test_steps * run.config.batch_size / batches.num_test
+        self._step_flops = flops * run.config.batch_size
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Adds the row of an evaluation, whose figures in logs begin with val_."""
@@ -255,7 +245,8 @@ class LogRow(keras.callbacks.Callback):
             **self._test_columns(logs, "val_"),
             "images_per_second": self._progress.pop_steps_per_second() * self._config.batch_size,
             "train_flops": step * self._step_flops,
-            **{name: trained[name] for name in sorted(trained.keys() - _FIGURES)},  # those of a strategy alone
+            # Those that only one strategy has.
+            **{name: trained[name] for name in sorted(trained.keys() - set(TRAINING_FIGURES))},
             **kernel_norms(self.model),
         }
         self._log.add(row, self.model)
@@ -287,27 +278,16 @@ class SaveCheckpoint(keras.callbacks.Callback):
     there.
 
     Args:
-      folder: Where checkpoints lie; "" on workers other than the chief, which write nothing.
       model: The model that fit trains. On replicas it averages the moments of batch normalisation, which all workers
         call.
     """
 
-    def __init__(
-        self,
-        state: TrainingState,
-        config: TrainConfig,
-        workers: Workers,
-        stop: StopRequest,
-        folder: str,
-        model: Any,
-        saves_every_epoch: bool,
-    ) -> None:
+    def __init__(self, state: TrainingState, run: Run, stop: StopRequest, model: Any, saves_every_epoch: bool) -> None:
         super().__init__()
         self._state = state
-        self._config = config
-        self._workers = workers
+        self._run = run
+        self._config = run.config
         self._stop = stop
-        self._folder = folder
         self._average_moments = getattr(model, "average_moments", lambda: None)
         self._saves_every_epoch = saves_every_epoch
 
@@ -343,28 +323,26 @@ class SaveCheckpoint(keras.callbacks.Callback):
         """Writes a checkpoint on the chief, marked as the end of the run if it is."""
         self._average_moments()
         self._state.is_end = is_end
-        if self._folder:
-            _ = self.model  # under JAX, asking for it gives the network its current weights
-            self._state.save(self._folder, self._config.train_steps if is_end else 0)
+        _ = self.model  # under JAX, asking for it gives the network its current weights
+        self._run.save(self._state)
 
     def _leave(self) -> None:
-        self._workers.meet()  # the chief once it has saved: where it could not, it is lost
+        self._run.cluster.barrier()  # the chief once it has saved: where it could not, it is lost
         raise Preempted(self._state.step)
 
 
 class EndRun(keras.callbacks.Callback):
     """Ends fit at the last step, or where a callback has set stop_training of the network."""
 
-    def __init__(self, state: TrainingState, num_steps: int, network: keras.Model, model: Any) -> None:
+    def __init__(self, state: TrainingState, network: keras.Model, model: Any) -> None:
         super().__init__()
         self._state = state
-        self._num_steps = num_steps
         self._network = network  # self.model would copy the weights of a JAX program after each call
         self._training_model = model
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Ends the epoch, after which fit evaluates."""
-        if self._network.stop_training or self._state.step >= self._num_steps:
+        if self._network.stop_training or self._state.step >= self._state.num_steps:
             self._training_model.stop_training = True
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:

@@ -20,8 +20,8 @@ import numpy as np
 from identity_matters.errors import UserError, first_line, note
 from identity_matters.fields import require
 from identity_matters.model import standardize, takes_raw_images
-from identity_matters.runs.config_json import class_names_in, read_config_json
 from identity_matters.runs.files import read_json
+from identity_matters.runs.record import read_record
 from identity_matters.saved_model_signature import CLASS_NAMES_FILE, is_signed
 from identity_matters.untrusted import load_network
 
@@ -118,13 +118,14 @@ def _class_names(path: str) -> tuple[str, ...]:
     """Returns the names of a network's classes: from the config.json of its run, or from its file where it has none."""
     folder = os.path.dirname(os.path.abspath(path))
     with contextlib.suppress(UserError):  # a damaged config.json: a network is good without it
-        if names := class_names_in(read_config_json(folder) or {}):
-            return names
+        record = read_record(folder)
+        if record and record.class_names:
+            return tuple(record.class_names)
     if path.endswith(".keras"):
         with zipfile.ZipFile(path) as archive:
-            return class_names_in(json.loads(archive.read("metadata.json")))
+            return tuple(json.loads(archive.read("metadata.json")).get("class_names", ()))
     with contextlib.suppress(OSError, ValueError):
-        return class_names_in({"class_names": read_json(os.path.join(path, CLASS_NAMES_FILE))})
+        return tuple(read_json(os.path.join(path, CLASS_NAMES_FILE)))
     return ()
 
 

@@ -247,7 +247,7 @@ class TrainConfig:
                 f"got {getattr(self, name)}",
             )
 
-    def continued(self, fields: dict[str, Any]) -> tuple[str, ...]:
+    def resumable_changes(self, fields: dict[str, Any]) -> tuple[str, ...]:
         """Returns the fields in which a run may differ from an earlier run with these fields and still continue it.
 
         A longer run makes the same updates as far as the earlier one came, unless its schedule ends with it.

@@ -22,7 +22,7 @@ from identity_matters.errors import UserError, note
 from identity_matters.export import export
 from identity_matters.fields import converted, require
 from identity_matters.optimization import is_among_highest
-from identity_matters.runs.config_json import config_of, read_config_json
+from identity_matters.runs.record import Record, read_record
 
 __all__ = ["Classifier", "evaluate", "export", "load_classifier"]
 
@@ -153,7 +153,7 @@ def open_test_data(model: Classifier, named: dict[str, Any]) -> Source:
     height, width, _ = model.image_shape
     own: dict[str, Any] = {"image_size": height if height == width else 0}  # a run's image_size makes squares
     is_of_run = not named.keys() & {"dataset", "npz", "images"}
-    known, contents = _data_of_run(model.path, is_needed=is_of_run)
+    known, record = _data_of_run(model.path, is_needed=is_of_run)
     if is_of_run:
         note_data_location(os.path.join(_folder(model.path), "config.json"), known, named.get("data_dir", ""))
         own = vars(known) | {"num_classes": 0, "validation_examples": 0}
@@ -171,7 +171,7 @@ def open_test_data(model: Classifier, named: dict[str, Any]) -> Source:
             size, new_size = ("x".join(map(str, sides)) for sides in (source.stored_size, source.image_shape[:2]))
             note(f"{source.name}: images of {size} pixels are resized to {new_size}")
     if is_of_run:
-        check_data_is_unchanged(open_source(known) if known.images else source, known, contents, model.path)
+        check_data_is_unchanged(open_source(known) if known.images else source, known, record, model.path)
     return source
 
 
@@ -179,28 +179,28 @@ def _folder(path: str) -> str:
     return os.path.dirname(os.path.abspath(path))
 
 
-def _data_of_run(path: str, is_needed: bool) -> tuple[DataConfig, dict]:
-    """Returns the data of the run that left a network at a path, and its config.json.
+def _data_of_run(path: str, is_needed: bool) -> tuple[DataConfig, Record | None]:
+    """Returns the data of the run that left a network at a path, and what its config.json says.
 
     Raises:
       UserError: it is needed, and there is no such run, or nothing has stored its data.
     """
     if not path:
         require(not is_needed, "name a dataset, an npz, or (images, labels) to evaluate on")
-        return DataConfig(), {}
+        return DataConfig(), None
     try:
-        contents = read_config_json(_folder(path))
-        if contents is None:
+        record = read_record(_folder(path))
+        if record is None:
             raise UserError("it is not there")
-        config = config_of(contents, TrainConfig()).data
+        config = record.config_as(TrainConfig()).data
     except UserError as error:
         if not is_needed:
-            return DataConfig(), {}
+            return DataConfig(), None
         place = os.path.join(_folder(path), "config.json")
         raise UserError(f"{place} does not say what data the model was trained on: {error}; name a dataset") from error
     if is_needed:
         check_dataset_is_reloadable(config.dataset)
-    return config, contents
+    return config, record
 
 
 def _with_share(config: DataConfig, known: DataConfig) -> DataConfig:

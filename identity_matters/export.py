@@ -18,7 +18,6 @@ from identity_matters.config import TrainConfig
 from identity_matters.dtypes import HALF
 from identity_matters.errors import UserError
 from identity_matters.model import standardize, takes_raw_images, taking_raw_images
-from identity_matters.runs.config_json import class_names_in, evaluated_split
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.figures import convergence_figure, save_figures
 from identity_matters.runs.files import replacing, write_text
@@ -82,10 +81,9 @@ def _check_logits(network: keras.Model, path: str) -> None:
 
 def write_results(config: TrainConfig, network: keras.Model, rows: list[dict], directory: RunDirectory) -> None:
     """Writes the figure of the rows of metrics.csv, model.keras and, under TensorFlow, the SavedModel of a run."""
-    class_names = class_names_in(directory.contents)
-    save_figures(
-        lambda: {"convergence": convergence_figure(rows, split=evaluated_split(vars(config.data)))}, directory.path
-    )
+    class_names = directory.record.class_names
+    split = directory.record.split
+    save_figures(lambda: {"convergence": convergence_figure(rows, split=split)}, directory.path)
     with replacing(directory.file("model.keras")) as temporary:
         taking_raw_images(network).save(temporary)
         if class_names:

@@ -136,6 +136,19 @@ def all_fields(config: Any) -> Iterator[tuple[dataclasses.Field, Any]]:
         yield from all_fields(value)
 
 
+def absolute_paths(config: Any) -> Any:
+    """Returns a config whose fields that hold paths name the files and folders that exist by their absolute paths."""
+    changes = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            changes[field.name] = absolute_paths(value)
+        elif field.metadata.get("path"):
+            paths = [os.path.abspath(path) if os.path.exists(path) else path for path in value.split(",")]
+            changes[field.name] = ",".join(paths)
+    return dataclasses.replace(config, **changes)
+
+
 def names_with(config: Any, rule: str, value: Any = ...) -> tuple[str, ...]:
     """Returns the names of the fields that have a rule, or this value of it, in a config and the configs in it."""
     rules = ((field.name, field.metadata.get(rule)) for field, _ in all_fields(config) if rule in field.metadata)

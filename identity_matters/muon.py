@@ -74,7 +74,7 @@ def _base() -> type:
     """Keras's optimiser; under TensorFlow one that sums the gradients of replicas first: NS(g + h) ≠ NS(g) + NS(h)."""
     if keras.backend.backend() != "tensorflow":
         return keras.optimizers.Optimizer
-    from identity_matters.distributed.replicated import all_reduce_before_clipping
+    from identity_matters.replicated import all_reduce_before_clipping
 
     return all_reduce_before_clipping(keras.optimizers.Optimizer)
 

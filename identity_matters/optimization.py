@@ -94,7 +94,7 @@ def optimizer(config: TrainConfig, on_replicas: bool = False) -> keras.optimizer
 
 def _on_replicas(optimizer_type: type) -> type:
     """Returns the class of an optimiser with the gradients of the replicas summed before they are clipped."""
-    from identity_matters.distributed.replicated import all_reduce_before_clipping
+    from identity_matters.replicated import all_reduce_before_clipping
 
     # Muon sums first by itself.
     return optimizer_type if issubclass(optimizer_type, Muon) else all_reduce_before_clipping(optimizer_type)

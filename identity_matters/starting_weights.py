@@ -2,19 +2,19 @@
 
 import hashlib
 import os
-from typing import Any
 
 import keras
 from keras import ops
 
+from identity_matters.errors import UserError
 from identity_matters.fields import require, split_names
 from identity_matters.pretrained import load
 from identity_matters.untrusted import load_network
 
-DIGEST = "init_digest"  # in config.json: a run that begins once more must begin with the same weights
 
-
-def take_weights(network: keras.Model, source: str, contents: dict[str, Any] | None = None, fresh: str = "") -> str:
+def load_matching_weights(
+    network: keras.Model, source: str, known_digest: str = "", fresh: str = ""
+) -> tuple[str, str]:
     """Copies to a network the weights of another one that have the same name and shape; the others stay as they are.
 
     If only the other network takes colour images, its first kernel is summed over the colours: this network then gives
@@ -23,26 +23,24 @@ def take_weights(network: keras.Model, source: str, contents: dict[str, Any] | N
     Args:
       network: keras.Model.
       source: The directory of a run, the path of a model.keras, or the name of a network that ships with the package.
-      contents: The config.json of a run that begins with these weights. Their digest is added to it, unless it is
-        there; runs of older versions have none.
+      known_digest: The digest of the other network's weights when the run first began, if it did.
       fresh: Prefixes of the names of layers that keep their own weights, with commas between them.
 
     Returns:
-      A line that says how many weights were copied and which variables are new.
+      (line, digest): a line that says how many weights were copied and which variables are new; and the digest of the
+      other network's weights.
 
     Raises:
-      UserError: there is no such network, none of its weights fit, it has other weights than contents says, or no
+      UserError: there is no such network, none of its weights fit, it has another digest, or no
         layer's name begins with a prefix.
     """
     sources = {variable.path: variable for variable in load_source(source).variables}
-    contents = {} if contents is None else contents
-    known = contents.get(DIGEST)
-    now = _digest(sources)
-    require(
-        known in (None, now),
-        f"init_from {source} has changed since the run began with its weights: their digest was {known}, now {now}; "
-        "put the network of that time there, or choose another run_dir",
-    )
+    digest = _digest(sources)
+    if known_digest not in ("", digest):
+        raise UserError(
+            f"init_from {source} has changed since the run began with its weights: their digest was {known_digest}, "
+            f"now {digest}; put the network of that time there, or choose another run_dir"
+        )
     taken = 0
     new = []
     summed = ""
@@ -52,7 +50,7 @@ def take_weights(network: keras.Model, source: str, contents: dict[str, Any] | N
         other = None if variable.path in kept else sources.get(variable.path)
         if other is not None and tuple(other.shape) == shape:
             variable.assign(ops.cast(other, variable.dtype))
-        elif other is not None and network.input_shape[-1] == 1 and _is_of_colours(tuple(other.shape), shape):
+        elif other is not None and network.input_shape[-1] == 1 and _is_rgb_kernel_for(tuple(other.shape), shape):
             variable.assign(ops.cast(ops.sum(other, axis=2, keepdims=True), variable.dtype))
             summed = f"; {variable.path} is summed over the colours, as the images are grey"
         else:
@@ -60,9 +58,9 @@ def take_weights(network: keras.Model, source: str, contents: dict[str, Any] | N
             continue
         taken += 1
     require(taken > 0, f"init_from {source} has no weights of the names and shapes that this network has")
-    contents[DIGEST] = now
     rest = f"new: {', '.join(new)}" if new else "none is new"
-    return f"{taken} of the network's {taken + len(new)} variables begin with the weights of {source}{summed}; {rest}"
+    count = taken + len(new)
+    return f"{taken} of the network's {count} variables begin with the weights of {source}{summed}; {rest}", digest
 
 
 def _digest(variables: dict[str, keras.Variable]) -> str:
@@ -74,13 +72,13 @@ def _digest(variables: dict[str, keras.Variable]) -> str:
     return digest.hexdigest()
 
 
-def _is_of_colours(shape: tuple[int, ...], grey: tuple[int, ...]) -> bool:
+def _is_rgb_kernel_for(shape: tuple[int, ...], grey: tuple[int, ...]) -> bool:
     """Returns whether a kernel [k, k, 3, c] is that of colour images where the other is of grey ones, [k, k, 1, c]."""
     return len(grey) == 4 and grey[2] == 1 and shape == (*grey[:2], 3, grey[3])
 
 
 def load_source(source: str) -> keras.Model:
-    """Returns the network that `take_weights` takes them from."""
+    """Returns the network that `load_matching_weights` takes weights from."""
     path = os.path.join(source, "model.keras") if os.path.isdir(source) else source
     if os.path.lexists(path) or path.endswith(".keras"):
         return load_network(path)

@@ -1,11 +1,11 @@
 """Training: `train(config, run_dir)` starts a run or continues it.
 
-join     the processes and devices that train together
-open     the data, whose shape the config takes over
-agree    on the config and on the steps already done; the run directory is locked
-build    the network, the compiled model, and their state from the newest checkpoint
+cluster  the processes and devices that train together (cluster.py)
+data     whose image shape and classes the config takes over (data/)
+run      the workers agree on the config and on the steps already done; the run directory is locked (run.py)
+model    the network and the compiled model, whose state is that of the newest checkpoint
 fit      one call of Keras's fit; what happens meanwhile is in callbacks.py
-export   the figure, model.keras and the SavedModel
+finish   the figure, model.keras and the SavedModel
 """
 
 import dataclasses
@@ -26,15 +26,13 @@ from identity_matters.callbacks import (
     callback_list,
     checked_callbacks,
 )
+from identity_matters.cluster import Cluster, from_environment
 from identity_matters.config import DataConfig, TrainConfig
 from identity_matters.convolutions import training_flops
 from identity_matters.data.base import Source
 from identity_matters.data.batches import Batches, open_batches
 from identity_matters.data.folder import check_run_dir_outside_images
 from identity_matters.data.source import config_of_given, open_source
-from identity_matters.distributed import rendezvous
-from identity_matters.distributed.shared_run import open_run, recording_failure
-from identity_matters.distributed.workers import Workers
 from identity_matters.errors import (
     Diverged,
     Preempted,
@@ -42,21 +40,17 @@ from identity_matters.errors import (
     WorkerLost,
     explaining,
     lack_of_memory,
-    note,
     truncated_repr,
     unreadable_data,
 )
-from identity_matters.export import write_results
 from identity_matters.fields import with_fields
 from identity_matters.model import check_image_shape, require_usual_keras
 from identity_matters.optimization import compile_network, learning_rate_schedule
 from identity_matters.presets import TRAIN_PRESETS as PRESETS
+from identity_matters.run import Run
 from identity_matters.runs.checkpoint import TrainingState
-from identity_matters.runs.directory import RunDirectory
-from identity_matters.runs.metrics_log import MetricsLog, describe
 from identity_matters.runs.signals import StopRequest, deferring_sigterm
-from identity_matters.runs.tables import read_metrics
-from identity_matters.starting_weights import freeze, take_weights
+from identity_matters.starting_weights import freeze
 
 __all__ = [
     "PRESETS",
@@ -113,31 +107,74 @@ def train(
     step      2  loss 2.3...  train error ...%  test error ...%  ... images/s...
     >>> assert 0 <= row["test_top1_error"] <= 1
     """
-    workers = join(config)
-    if workers is None:
+    cluster = join(config)
+    if cluster is None:
         return {}
     given: dict[str, Any] = {"init_from": os.fspath(init_from), "keras_optimizer": given_optimizer.as_text(optimizer)}
     config = dataclasses.replace(config, **{name: text for name, text in given.items() if text})
-    callbacks = checked_callbacks(callbacks, workers)
-    rows = workers.check(config, callbacks)
+    callbacks = checked_callbacks(callbacks, cluster)
+    check(config, callbacks)
     check_run_dir_outside_images(config.data, os.fsdecode(run_dir))
-    with workers.in_turn(config.data.download), workers.active():
+    rows = cluster.rows(config.batch_size)
+    with cluster.chief_first(config.data.download), cluster.active():
         source = open_source(config.data, data)
         config = fitted_to(source, config, is_given=data is not None)
         batches = open_batches(source, config, rows)
-    with (
-        workers.active(),
-        open_run(config, os.fsdecode(run_dir), workers, source.digest, batches.summary) as (directory, contents),
-    ):
-        if contents["status"] == "diverged":
-            raise Diverged(contents["diverged_at_step"], contents["config"]["steps_per_execution"])
-        if contents["final_row"]:
-            return contents["final_row"] if directory else {}
-        too_large = f"batch_size {config.batch_size} and this network need more memory than there is; reduce one"
-        explained = explaining(lack_of_memory(too_large), unreadable_data, workers.lost)
+    with cluster.active(), Run.open(os.fsdecode(run_dir), config, cluster, source.digest, batches.summary) as run:
+        if run.final_row:
+            return run.final_row if cluster.is_chief else {}
         check_intervals(config)
-        with recording_failure(directory, workers), explained:
-            return run(config, batches, workers, directory, callbacks, source.class_names)
+        too_large = f"batch_size {config.batch_size} and this network need more memory than there is; reduce one"
+        with explaining(lack_of_memory(too_large), unreadable_data, cluster.translate_error):
+            network = fit(config, batches, run, callbacks, source.class_names)
+            return run.finish(network)
+
+
+def join(config: TrainConfig) -> Cluster | None:
+    """Returns the workers, once all of them are there; None on a parameter server or its worker, whose chief is gone.
+
+    Raises UserError where config is not a TrainConfig, TF_CONFIG cannot be used, or Keras has unusual settings.
+    """
+    if not isinstance(config, TrainConfig):
+        raise UserError(f"config must be a TrainConfig, e.g. training.PRESETS['mnist'], got {truncated_repr(config)}")
+    require_usual_keras()
+    if config.strategy == "synchronous":
+        return from_environment()
+    from identity_matters import asynchronous
+
+    return asynchronous.from_environment()
+
+
+def check(config: TrainConfig, callbacks: Sequence[keras.callbacks.Callback]) -> None:
+    """Raises UserError for settings that the Keras backend or the strategy cannot follow."""
+    backend = keras.backend.backend()
+    if callbacks and config.strategy != "synchronous":
+        raise UserError(f"strategy {config.strategy} takes no callbacks")
+    if config.jit_compile == "on" and backend == "tensorflow":
+        # Where operations are deterministic, Keras leaves XLA off in any case.
+        raise UserError(
+            "jit_compile = on needs KERAS_BACKEND=jax: under TensorFlow runs are deterministic, without XLA"
+        )
+    if config.steps_per_execution > 1 and backend == "torch":
+        raise UserError(f"steps_per_execution must be 1 with PyTorch, got {config.steps_per_execution}")
+
+
+def check_intervals(config: TrainConfig) -> None:
+    """Raises UserError unless checkpoints lie at evaluations, or divide the steps between two of them.
+
+    Runs that are done may have other intervals.
+    """
+    saved = config.checkpoint_every
+    evaluated = config.eval_every
+    if saved % evaluated == 0 or evaluated % saved == 0:
+        return
+    factors = [every for every in range(1, evaluated + 1) if evaluated % every == 0]
+    multiple = round(saved / evaluated) * evaluated
+    nearest = min([*factors, multiple or evaluated], key=lambda every: abs(every - saved))
+    raise UserError(
+        f"checkpoint_every must divide eval_every = {evaluated:,} or be a multiple of it, got {saved:,}; "
+        f"the nearest that does is {nearest:,}"
+    )
 
 
 def fitted_to(source: Source, config: TrainConfig, is_given: bool = False) -> TrainConfig:
@@ -149,21 +186,6 @@ def fitted_to(source: Source, config: TrainConfig, is_given: bool = False) -> Tr
     check_image_shape(model)
     data = config_of_given(source, config.data) if is_given else config.data
     return dataclasses.replace(config, model=model, data=data)
-
-
-def join(config: TrainConfig) -> Workers | None:
-    """Returns the workers, once all of them are there; None on a parameter server or its worker, whose chief is gone.
-
-    Raises UserError where config is not a TrainConfig, TF_CONFIG cannot be used, or Keras has unusual settings.
-    """
-    if not isinstance(config, TrainConfig):
-        raise UserError(f"config must be a TrainConfig, e.g. training.PRESETS['mnist'], got {truncated_repr(config)}")
-    require_usual_keras()
-    if config.strategy == "synchronous":
-        return rendezvous.join()
-    from identity_matters.distributed import parameter_server
-
-    return parameter_server.join()
 
 
 def make_deterministic(seed: int) -> None:
@@ -178,49 +200,39 @@ def make_deterministic(seed: int) -> None:
 
 
 def build(
-    config: TrainConfig, batches: Batches, workers: Workers, stop: StopRequest | None = None
+    config: TrainConfig, batches: Batches, cluster: Cluster, stop: StopRequest | None = None
 ) -> tuple[keras.Model, keras.Model]:
     """Returns the network, and the compiled model that fit trains: from a batch's first array to the logits."""
-    with workers.scope():
+    with cluster.scope():
         network = networks.build(config.model, config.seed)
     freeze(network, config.freeze)
-    model = workers.model_to_fit(network, batches, config, stop or StopRequest())
-    with workers.scope():
+    model = cluster.model_to_fit(network, batches, config, stop or StopRequest())
+    with cluster.scope():
         compile_network(network, model.optimizer)  # for callbacks
     return network, model
 
 
-def run(
+def fit(
     config: TrainConfig,
     batches: Batches,
-    workers: Workers,
-    directory: RunDirectory | None,
+    run: Run,
     callbacks: list[keras.callbacks.Callback],
     class_names: Sequence[str] = (),
-) -> dict[str, float]:
-    """Trains from the newest checkpoint on, and writes the results; returns as `train` does.
-
-    directory is None on workers other than the chief, which write nothing.
-    """
+) -> keras.Model:
+    """Trains from the newest checkpoint on; returns the network, whose evaluation is the last row of the run's log."""
     make_deterministic(config.seed)
     stop = StopRequest()
-    network, model = build(config, batches, workers, stop)
-    state = TrainingState(network, model.optimizer)
-    if directory:
-        restore(state, config, directory, class_names)
-    share_state(state, workers)
-    log = MetricsLog(directory, state.step)
-    if workers.broadcast([log.has_row(state.step)])[0]:
-        state.pop_means()  # they are in the row
-    folder = directory.file("checkpoints") if directory else ""
-    stop_on_nan = StopOnNaN(state, config.steps_per_execution, keeps_weights=bool(directory))
-    progress = Progress(state, config.train_steps, is_visible=bool(directory))
-    log_row = LogRow(state, config, log, progress, batches, training_flops(network))
-    save_checkpoint = SaveCheckpoint(state, config, workers, stop, folder, model, bool(callbacks))
+    network, model = build(config, batches, run.cluster, stop)
+    state = TrainingState(network, model.optimizer, config.train_steps)
+    run.restore(state, class_names)
+    stop_on_nan = StopOnNaN(state, config.steps_per_execution, keeps_weights=run.cluster.is_chief)
+    progress = Progress(state, is_visible=run.cluster.is_chief)
+    log_row = LogRow(state, run, progress, batches, training_flops(network))
+    save_checkpoint = SaveCheckpoint(state, run, stop, model, saves_every_epoch=bool(callbacks))
     own: list[keras.callbacks.Callback] = [TrackState(state), stop_on_nan, progress, log_row, save_checkpoint]
     every = config.eval_every
     epochs = -(-config.train_steps // every)
-    validation = workers.validation_data(batches)
+    validation = run.cluster.validation_data(batches)
 
     def evaluate() -> dict[str, float]:
         x, y, weights = keras.utils.unpack_x_y_sample_weight(validation)
@@ -235,11 +247,11 @@ def run(
             return_dict=True,
         )
 
-    def fit(first_epoch: int, last_epoch: int, steps: int) -> None:
+    def fit_epochs(first_epoch: int, last_epoch: int, steps: int) -> None:
         first_step = state.step
-        listed = [*own, *callbacks, EndRun(state, config.train_steps, network, model)]
+        listed = [*own, *callbacks, EndRun(state, network, model)]
         model.fit(
-            workers.distribute(lambda: batches.train_batches(first_step)),
+            run.cluster.distribute(lambda: batches.train_batches(first_step)),
             steps_per_epoch=steps,
             initial_epoch=first_epoch,
             epochs=last_epoch,
@@ -253,78 +265,25 @@ def run(
 
     try:
         with deferring_sigterm(stop), progress:
-            if state.means() and (state.step >= config.train_steps or state.step % every == 0):
+            if state.means() and (state.step == state.num_steps or state.step % every == 0):
                 # It was killed in this evaluation.
                 logs = {f"val_{name}": value for name, value in evaluate().items()}
                 for callback in own:
                     callback.on_epoch_end(state.step // every, logs)
-            if state.step % every and not is_at_end(state, config.train_steps, network):  # the rest of an epoch
-                fit(state.step // every, state.step // every + 1, every - state.step % every)
-            if not is_at_end(state, config.train_steps, network):
-                fit(state.step // every, epochs, every)
+            if state.step % every and not is_at_end(state, network):  # the rest of an epoch
+                fit_epochs(state.step // every, state.step // every + 1, every - state.step % every)
+            if not is_at_end(state, network):
+                fit_epochs(state.step // every, epochs, every)
             if callbacks:
                 save_checkpoint.save(is_end=True)
             if state.is_end:  # a callback may have changed the weights, EarlyStopping to the best ones
                 log_row.replace_last(evaluate())
     except Diverged:
-        stop_on_nan.write_snapshot(folder)
+        stop_on_nan.write_snapshot(run.checkpoints)
         raise
-    return finish(config, network, log, workers, directory)
+    return network
 
 
-def check_intervals(config: TrainConfig) -> None:
-    """Raises UserError unless checkpoints lie at evaluations, or divide the steps between two of them."""
-    saved = config.checkpoint_every
-    evaluated = config.eval_every
-    if saved % evaluated == 0 or evaluated % saved == 0:
-        return
-    factors = [every for every in range(1, evaluated + 1) if evaluated % every == 0]
-    multiple = round(saved / evaluated) * evaluated
-    nearest = min([*factors, multiple or evaluated], key=lambda every: abs(every - saved))
-    raise UserError(
-        f"checkpoint_every must divide eval_every = {evaluated:,} or be a multiple of it, got {saved:,}; "
-        f"the nearest that does is {nearest:,}"
-    )
-
-
-def restore(state: TrainingState, config: TrainConfig, directory: RunDirectory, class_names: Sequence[str]) -> None:
-    """Takes the newest checkpoint, or the weights that a run starts with; notes in config.json that the run goes on."""
-    if class_names:  # what the numbers that the network gives mean
-        directory.contents["class_names"] = list(class_names)
-    state.restore(directory.file("checkpoints"), config.train_steps)
-    metrics = directory.file("metrics.csv")
-    if directory.status == "done" and os.path.exists(metrics):
-        # It lost what it exported: only that is written again.
-        state.is_end = read_metrics(metrics)[-1]["step"] == state.step
-    if config.init_from and not state.step:
-        note(take_weights(state.network, config.init_from, directory.contents, config.fresh))
-    if directory.status != "done" or not state.is_end:
-        directory.set_status("running")  # not before the network is built: a mistake must leave no config.json
-
-
-def share_state(state: TrainingState, workers: Workers) -> None:
-    """Gives the other workers the state that the chief has read."""
-    if workers.num_processes > 1:
-        figures, values = state.flat()
-        state.take_flat(workers.broadcast_text(figures), workers.broadcast(values))
-
-
-def is_at_end(state: TrainingState, num_steps: int, network: keras.Model) -> bool:
+def is_at_end(state: TrainingState, network: keras.Model) -> bool:
     """Returns whether no update is left: after the last step, or where a callback has ended the run."""
-    return state.is_end or state.step >= num_steps or (network.stop_training and state.step > 0)
-
-
-def finish(
-    config: TrainConfig, network: keras.Model, log: MetricsLog, workers: Workers, directory: RunDirectory | None
-) -> dict[str, float]:
-    """Writes the results on the chief, while the other workers wait; returns the last row of metrics.csv."""
-    log.close()
-    if directory:
-        exported = networks.build(config.model, config.seed)  # of variables of this process alone
-        exported.set_weights(network.get_weights())
-        write_results(config, exported, log.rows, directory)
-        directory.set_status("done")
-    elif log.rows:
-        print(f"worker {workers.rank} is done: {describe(log.rows[-1], config)}", flush=True)
-    workers.meet()  # the chief once it has written all: where it has not, the job is not done
-    return log.rows[-1] if directory else {}
+    return state.is_end or state.step >= state.num_steps or (network.stop_training and state.step > 0)

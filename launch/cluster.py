@@ -22,8 +22,8 @@ from identity_matters.data.folder import check_run_dir_outside_images
 from identity_matters.errors import UserError, truncated_repr
 from identity_matters.fields import check_fields, option
 from identity_matters.presets import TRAIN_PRESETS
-from identity_matters.runs.config_json import require_mounted
 from identity_matters.runs.directory import read_own
+from identity_matters.runs.record import require_mounted
 from launch import config_flags, launcher, local_cluster
 
 

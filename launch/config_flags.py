@@ -18,8 +18,8 @@ from absl import flags
 
 from identity_matters.errors import UserError, truncated_repr
 from identity_matters.fields import all_fields, from_json, merged, nested, with_fields
-from identity_matters.runs.config_json import config_of, flat
 from identity_matters.runs.files import read_json
+from identity_matters.runs.record import flat
 
 _INDENT = 30  # columns of --help
 
@@ -115,7 +115,7 @@ def _base(values: flags.FlagValues, presets: dict[str, Any]) -> tuple[Any, dict[
             return preset, nested(preset, contents)
         if "preset" in values and values["preset"].present:
             raise UserError("it is the config of a run; leave out --preset")
-        return config_of(contents, preset), {}
+        return from_json(preset, contents["config"]), {}
     except (OSError, ValueError) as error:
         raise UserError(f"--config={path} cannot be used: {error}") from error
 

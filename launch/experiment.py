@@ -53,12 +53,12 @@ class Experiment:
     """What a command computes, draws and prints.
 
     Attributes:
-      name: The command without `launch.`, a key of config_json.RUN_TYPES.
+      name: The command without `launch.`, one of record.RUN_TYPES.
       tables: The jobs of each table, by the name of its file, in the order in which they are computed. The run begins
         when a job says how far it is, or is done; a job that writes files of its own calls progress(0) before.
       figures: Takes the run directory, whose tables are there; returns the figures by their names.
       report: Takes the locked run directory, or None where there is none, and the rows of each of the tables. The
-        "seconds" of the directory's contents are those of the last call that computed something; None: not known.
+        seconds of the directory's record are those of the last call that computed something; None: not known.
       line: Takes a job and its rows; returns what is printed once these are there, "" for nothing.
       figure_data: The functions that compute the rows of further tables, NAME.csv, which only figures read. Without a
         run directory they are not called.
@@ -131,7 +131,7 @@ def _report(experiment: Experiment, directory: RunDirectory | None) -> Report:
         @functools.cache
         def begin() -> None:
             if directory:
-                directory.set_status("running", **experiment.details)
+                directory.set_status("running", seconds=None, **experiment.details)
 
         def advance(share: float) -> None:
             begin()  # not before the first job has: what a job refuses at once leaves no run
@@ -157,12 +157,11 @@ def _report(experiment: Experiment, directory: RunDirectory | None) -> Report:
             with _naming_tables(directory, read):
                 save_figures(lambda: experiment.figures(directory.path), directory.path)
             if has_computed:
-                directory.contents["seconds"] = round(time.monotonic() - start, 1)
-            seconds = directory.contents.setdefault("seconds", None)
+                directory.record.seconds = round(time.monotonic() - start, 1)
         with _naming_tables(directory, read):
             report = experiment.report(directory, *(tables[name].saved_rows() for name in experiment.tables))
         bar.update()
-    return report._replace(details={"seconds": seconds, **report.details}) if directory else report
+    return report
 
 
 def _naming_tables(directory: RunDirectory | None, read: Collection[str]) -> contextlib.AbstractContextManager:

@@ -129,8 +129,9 @@ class Spectra:
             names = [] if config.batch_moments else without_averages(self._networks[prefix][0])
             if names:
                 raise UserError(f"{names[0]} has averaged no batches yet; add --batch_moments")
-        self.details[trained_run.DIGEST] = trained_run.weights_digest(self._networks[""][0])
-        trained_run.require_same_weights(run, self.details[trained_run.DIGEST], config.saved_run)
+        digest = trained_run.weights_digest(self._networks[""][0])
+        trained_run.require_same_weights(run, digest, config.saved_run)
+        self.details["weights_digest"] = digest
 
     def jobs(self, prefix: str) -> dict[str, list[Job]]:
         """Returns the jobs of each table of some weights, by its name."""
@@ -200,7 +201,7 @@ class Spectra:
         dim = num_weights(self._networks[""][0])
         rows = list(tables)
         size = len(tables) // len(self.weights)  # the same tables for each of the weights
-        seconds = run.contents["seconds"]
+        seconds = run.record.seconds
         time = "" if seconds is None else f", {seconds / 60:.1f} minutes"  # None: a call computed all and was killed
         name = f"{config.saved_run} after {config.at_step} steps" if config.at_step >= 0 else config.saved_run
         lines = [f"{name or config.pretrained}: {dim:,} trained weights, {len(self._images):,} training images"]
@@ -211,7 +212,7 @@ class Spectra:
             lines += _texts(rows[:size], config.num_eigenvalues, dim)
             del rows[:size]
             shutil.rmtree(run.file(prefix + PRODUCTS), ignore_errors=True)
-        details = {"num_weights": dim, "num_examples": len(self._images), "seconds": seconds}
+        details = {"num_weights": dim, "num_examples": len(self._images)}
         return Report("\n".join(lines), details=details)
 
 

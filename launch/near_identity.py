@@ -82,7 +82,7 @@ def main(config: NearIdentityConfig, run_dir: str) -> int:
 
     def report(directory: RunDirectory, rows: list[dict], *removed: list[dict]) -> Report:
         lines = [table(rows), *map(removable, removed)]
-        seconds = directory.contents["seconds"]
+        seconds = directory.record.seconds
         if seconds is not None:  # None: a call computed all and was killed
             lines.append(f"measured in {_duration(seconds)}")
         return Report("\n".join(lines), details={"num_examples": len(images)})
@@ -97,7 +97,7 @@ def main(config: NearIdentityConfig, run_dir: str) -> int:
         figures,
         report,
         data_digest=f"{len(images)} test images",
-        details={trained_run.DIGEST: digest},
+        details={"weights_digest": digest},
         check=lambda run: trained_run.require_same_weights(run, digest, config.saved_run),
     )
     return run(experiment, config, run_dir)

@@ -26,8 +26,8 @@ from typing import Literal
 
 from identity_matters.errors import UserError, explaining, table_error
 from identity_matters.fields import check_fields, option, split_names
-from identity_matters.runs.config_json import differing, flat, read_config_json
 from identity_matters.runs.files import name_one_twice, shortest_unique_suffixes
+from identity_matters.runs.record import differing, read_record
 from identity_matters.runs.tables import read_metrics, read_rows
 from launch import launcher, near_identity, train
 from launch.experiment import Figures
@@ -87,7 +87,7 @@ def main(config: PlotConfig, run_dir: str) -> None:
         compare = functools.partial(_comparison, [run_dir, *others], config)
         print("\n".join(save_figures(compare, run_dir, config.format, config.style)))
         return
-    record = read_config_json(run_dir)
+    record = read_record(run_dir)
     kind = _kind(run_dir)
     draw = importlib.import_module(f"launch.{kind}").figures
     takes = inspect.signature(draw).parameters
@@ -97,7 +97,7 @@ def main(config: PlotConfig, run_dir: str) -> None:
     with explaining(table_error(os.path.join(run_dir, "*.csv"))):
         paths = save_figures(lambda: draw(run_dir, **options), run_dir, config.format, config.style)
     if not paths:
-        is_done = record is not None and record["status"] == "done"
+        is_done = record is not None and record.status == "done"
         advice = "the run is done and has no figures" if is_done else f"wait until launch.{kind} has ended"
         raise UserError(f"{run_dir} holds no data to draw; {advice}")
     print("\n".join(paths))
@@ -127,9 +127,9 @@ def names_of_runs(run_dirs: list[str]) -> list[str]:
 
     Runs that differ in the seed alone get the same name.
     """
-    records = [read_config_json(path) for path in run_dirs]
-    if all(record and record["kind"] == "train" for record in records):
-        settings = [flat(record["config"]) for record in records if record]
+    records = [read_record(path) for path in run_dirs]
+    if all(record and record.kind == "train" for record in records):
+        settings = [record.settings for record in records if record]
         names = differing(settings)
         named = [name for name in names if name != "seed"]
         if names and not named:
@@ -155,9 +155,9 @@ def _setting(name: str, value: object) -> str:
 
 def _kind(run_dir: str) -> str:
     """The kind of a run, by its config.json or, without it, by its CSV files."""
-    record = read_config_json(run_dir)
+    record = read_record(run_dir)
     if record:
-        return record["kind"]
+        return record.kind
     files = os.listdir(run_dir) if os.path.isdir(run_dir) else []
     tables = {name for name in files if name.endswith(".csv")}
     if not tables:

@@ -17,13 +17,13 @@ import os
 import pathlib
 import re
 import urllib.parse
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from identity_matters.errors import UserError, explaining, table_error
 from identity_matters.fields import Checked, option, split_names
-from identity_matters.runs.config_json import differing, evaluated_split, flat, read_config_json
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.files import name_one_twice, write_text
+from identity_matters.runs.record import Record, differing, read_record
 from identity_matters.runs.tables import ablation_table, read_rows
 from launch import launcher
 from launch.experiment import Figures
@@ -46,8 +46,7 @@ class Run(NamedTuple):
     """A run directory: its path as the user gave it, config.json, and the rows of metrics.csv or results.csv."""
 
     path: str
-    contents: dict[str, Any]
-    settings: dict[str, Any]  # the fields of the config in contents, without nesting
+    record: Record
     rows: list[dict]
 
 
@@ -68,11 +67,11 @@ def main(config: ReportConfig, run_dir: str) -> None:
 
 def read_run(path: str) -> Run:
     """Reads a run directory; raises UserError if it holds no run."""
-    contents = read_config_json(path)
-    if contents is None or contents["kind"] == "report":
+    record = read_record(path)
+    if record is None or record.kind == "report":
         raise UserError(f"--runs: {path!r} is not the directory of a run, or is that of a report")
-    table = os.path.join(path, "metrics.csv" if contents["kind"] == "train" else "results.csv")
-    return Run(path, contents, flat(contents["config"]), read_rows(table))
+    table = os.path.join(path, "metrics.csv" if record.kind == "train" else "results.csv")
+    return Run(path, record, read_rows(table))
 
 
 def render(runs: list[Run], run_dir: str) -> str:
@@ -97,7 +96,7 @@ def pictures(run: Run) -> dict[str, str]:
 
     if not run.rows:
         return {}
-    draw = importlib.import_module(f"launch.{run.contents['kind']}").figures
+    draw = importlib.import_module(f"launch.{run.record.kind}").figures
     drawn = {}
     with styled():
         for name, figure in draw(run.path).items():
@@ -109,7 +108,7 @@ def pictures(run: Run) -> dict[str, str]:
 
 def tables(run: Run) -> list[Table]:
     """Returns the tables of a run: its evaluations, or those in Markdown that its launcher has written."""
-    kind = run.contents["kind"]
+    kind = run.record.kind
     if kind == "train" and run.rows:
         return [evaluations(run)]
     if kind == "ablations":
@@ -133,7 +132,7 @@ def markdown_tables(text: str) -> list[Table]:
 
 def evaluations(run: Run) -> Table:
     """Returns the evaluations of a training run."""
-    split = evaluated_split(run.settings).capitalize()
+    split = run.record.split.capitalize()
     table = [["Step", "Loss", "Train error", f"{split} error", "Top-5", "Learning rate"]]
     for row in run.rows:
         errors = [row["train_top1_error"], row["test_top1_error"], row.get("test_top5_error")]
@@ -143,15 +142,17 @@ def evaluations(run: Run) -> Table:
 
 def comparison(runs: list[Run]) -> Table:
     """Returns the last errors of the training runs and the settings in which they differ."""
-    trained = [run for run in runs if run.contents["kind"] == "train" and run.rows]
-    settings = differing([run.settings for run in trained])
-    splits = sorted({evaluated_split(run.settings) for run in trained}, reverse=True)
+    trained = [run for run in runs if run.record.kind == "train" and run.rows]
+    settings = differing([run.record.settings for run in trained])
+    splits = sorted({run.record.split for run in trained}, reverse=True)
     errors = " or ".join(f"{split} error" for split in splits).capitalize()
     table = [["Run", "Status", "Steps", errors, "Train error", *settings]]
     for run in trained:
         last = run.rows[-1]
         cells = [number(last["step"]), percent(last["test_top1_error"]), percent(last["train_top1_error"])]
-        table.append([run.path, run.contents["status"], *cells, *(number(run.settings.get(name)) for name in settings)])
+        table.append(
+            [run.path, run.record.status, *cells, *(number(run.record.settings.get(name)) for name in settings)]
+        )
     return table
 
 

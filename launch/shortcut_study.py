@@ -14,17 +14,15 @@ The data are MNIST digits, whitened: by default the 4,000 of the embedded sample
 --dataset=mnist --data_dir=DIR, or any TFDS data set of small images, by name.
 """
 
-import dataclasses
 import glob
 import math
 import os
 
 from identity_matters.data.arrays import examples_summary
 from identity_matters.errors import explaining, refused_value
-from identity_matters.fields import from_json
-from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.files import temporary_folder
+from identity_matters.runs.record import read_record
 from identity_matters.runs.tables import read_rows
 from launch import launcher, terminal
 from launch.experiment import Experiment, Figures, Report, run
@@ -79,7 +77,8 @@ def smoke_size(run_dir: str) -> list[str]:
     from shortcut_study.report import FIGURES, is_smoke_size
 
     config = config_of(run_dir)
-    num_examples = (read_config_json(run_dir) or {}).get("num_examples")
+    record = read_record(run_dir)
+    num_examples = record.num_examples if record else None
     if not isinstance(num_examples, int):  # a study that has not begun, or results.csv without its config.json
         num_examples = config.examples or math.inf
     return [name for name in FIGURES if is_smoke_size(config, name, num_examples)]
@@ -87,10 +86,8 @@ def smoke_size(run_dir: str) -> list[str]:
 
 def config_of(run_dir: str) -> StudyConfig:
     """Returns the config of a study; the default where there is no config.json."""
-    record = read_config_json(run_dir)
-    names = {field.name for field in dataclasses.fields(StudyConfig)}
-    fields = {name: value for name, value in record["config"].items() if name in names} if record else {}
-    return from_json(StudyConfig(), fields)
+    record = read_record(run_dir)
+    return record.config_as(StudyConfig()) if record else StudyConfig()
 
 
 def _write_events(run: RunDirectory, rows: list[dict], has_hparams: bool) -> None:
@@ -110,13 +107,12 @@ def _write_events(run: RunDirectory, rows: list[dict], has_hparams: bool) -> Non
                     writer.file_writer.add_summary(summary)
                 for name, value in trained.metrics.items():
                     writer.add_scalar(name, value, trained.epoch)
-        listed = run.contents.get("event_files", [])
+        listed = run.record.event_files
         names = _event_files(folder)
         for name in _event_files(run.path):
             if name in listed:  # of an earlier end of this run: TensorBoard would show both
                 os.remove(run.file(name))
-        kept = {name: value for name, value in run.contents.items() if name == "num_examples"}
-        run.set_status("running", event_files=names, **kept)
+        run.set_status("running", event_files=names)
         for name in names:
             os.makedirs(os.path.dirname(run.file(name)), exist_ok=True)
             os.replace(os.path.join(folder, name), run.file(name))

@@ -33,8 +33,7 @@ from collections.abc import Mapping
 from identity_matters.config import TrainConfig, ignored_fields
 from identity_matters.errors import EXIT_DIVERGED, note
 from identity_matters.presets import TRAIN_PRESETS
-from identity_matters.runs import config_json
-from identity_matters.runs.config_json import evaluated_split, final_row_label
+from identity_matters.runs.record import read_record
 from identity_matters.runs.tables import read_metrics
 from launch import launcher, terminal
 from launch.experiment import Figures
@@ -42,8 +41,8 @@ from launch.experiment import Figures
 
 def main(config: TrainConfig, run_dir: str) -> int:
     """Trains, or continues, the run and says what it has left; returns the exit code."""
-    record = config_json.read_config_json(run_dir) or {"status": "", "config": {}}
-    was_done = record["status"] == "done" and record["config"].get("train_steps") == config.train_steps
+    record = read_record(run_dir)
+    was_done = bool(record) and record.status == "done" and record.config.get("train_steps") == config.train_steps
     late = [step for step in config.decay_steps if config.schedule == "piecewise" and step >= config.train_steps]
     if late and not was_done:  # --train_steps can shorten a preset and leave its decay_steps beyond the end
         beyond = ", ".join(map(str, late))
@@ -65,10 +64,10 @@ def _summarize(row: dict[str, float], run_dir: str, was_done: bool) -> None:
     """Prints the last lines: the test or held-out error, the files, what to do next."""
     files = sorted(name for name in os.listdir(run_dir) if not name.startswith("."))
     print(f"{'this run was already finished' if was_done else 'done'}: step {row['step']}", end=", ")
-    config = config_json.read_config_json(run_dir)["config"]
-    has_top5 = config["model"]["num_classes"] > 5 and "test_top5_error" in row  # a table of others may lack it
+    record = read_record(run_dir)
+    has_top5 = record.config["model"]["num_classes"] > 5 and "test_top5_error" in row  # a table of others may lack it
     top5 = f", top-5 {row['test_top5_error']:.2%}" if has_top5 else ""
-    print(f"{evaluated_split(config)} error {row['test_top1_error']:.2%}{top5}")
+    print(f"{record.split} error {row['test_top1_error']:.2%}{top5}")
     print(f"files in {run_dir}: {', '.join(name for name in files if 'tfevents' not in name)}, TensorBoard events")
     # Of the folder above, so that the run has a name.
     print(f"next:\n  tensorboard --logdir={shlex.quote(os.path.dirname(os.path.normpath(run_dir)) or '.')}")
@@ -89,9 +88,9 @@ def figures(run_dir: str, title: str = "", levels: Mapping[str, float] = {}) -> 
 
 
 def what_is_drawn(run_dir: str, rows: list[dict]) -> tuple[str, str]:
-    """Returns what `evaluated_split` and `final_row_label` say of a run, which may have lost its config.json."""
-    record = config_json.read_config_json(run_dir)
-    return evaluated_split(record["config"] if record else {}), final_row_label(record, rows)
+    """Returns the split and the `final_row_label` of a run, which may have lost its config.json."""
+    record = read_record(run_dir)
+    return (record.split, record.final_row_label(rows)) if record else ("test", "at the end")
 
 
 cli = launcher.command(main, TRAIN_PRESETS, manual=__doc__, without_effect=ignored_fields)

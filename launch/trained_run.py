@@ -14,14 +14,12 @@ from identity_matters.data.folder import check_run_dir_outside_images
 from identity_matters.data.source import check_data_is_unchanged, note_data_location, open_source
 from identity_matters.errors import UserError, note
 from identity_matters.fields import Checked, check_fields, option
-from identity_matters.runs.config_json import config_of, read_config_json
+from identity_matters.runs.record import read_record
 
 if TYPE_CHECKING:
     import keras
 
     from identity_matters.runs.directory import RunDirectory
-
-DIGEST = "weights_digest"  # in config.json: a continued run must have the same weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,21 +96,21 @@ def read_config(chosen: SavedRun, run_dir: str = "") -> TrainConfig:
         return TrainConfig(model=network.model, data=DataConfig(network.dataset, data_dir=data_dir, npz=npz))
     if not saved_run:
         raise UserError("--saved_run is missing: the directory of a finished run of launch.train, e.g. runs/first")
-    record = read_config_json(saved_run)
-    if record is None or "model" not in record["config"]:
+    record = read_record(saved_run)
+    if record is None or "model" not in record.config:
         raise UserError(f"saved_run {saved_run} is not the directory of a run of launch.train")
-    if at_step < 0 and record["status"] != "done":
-        raise UserError(f"saved_run {saved_run} is not finished: its status is {record['status']}; give --at_step")
+    if at_step < 0 and record.status != "done":
+        raise UserError(f"saved_run {saved_run} is not finished: its status is {record.status}; give --at_step")
     if at_step < 0 and not os.path.isfile(os.path.join(saved_run, "model.keras")):
         raise UserError(f"saved_run {saved_run} has no model.keras")
     try:
-        config = config_of(record, TrainConfig())
+        config = record.config_as(TrainConfig())
     except UserError as error:
         raise UserError(f"saved_run {saved_run} is damaged, or was written by another version: {error}") from error
     data = dataclasses.replace(config.data, data_dir=data_dir or config.data.data_dir, npz=npz or config.data.npz)
     if run_dir:
         check_run_dir_outside_images(data, run_dir)
-    if record.get("data_digest"):
+    if record.data_digest:
         check_data_is_unchanged(open_source(data), data, record, f"saved_run {saved_run}")
     if not npz:
         note_data_location(os.path.join(saved_run, "config.json"), config.data, data_dir)
@@ -159,12 +157,14 @@ def load_model(config: TrainConfig, chosen: SavedRun, kept: str = "") -> "tuple[
         return _exported(config, os.path.join(chosen.saved_run, "model.keras")), ""
     from identity_matters import networks
     from identity_matters.runs import checkpoint
-    from identity_matters.starting_weights import take_weights
+    from identity_matters.starting_weights import load_matching_weights
 
     network = networks.build(dataclasses.replace(config.model, mixed_precision=False), config.seed)
     if not at_step:
         if config.init_from:
-            note(take_weights(network, config.init_from, read_config_json(chosen.saved_run), config.fresh))
+            known = read_record(chosen.saved_run).init_digest
+            line, _ = load_matching_weights(network, config.init_from, known, config.fresh)
+            note(line)
         return network, ""
     is_kept = os.path.exists(kept)
     path = kept if is_kept else checkpoint.find(os.path.join(chosen.saved_run, "checkpoints"), at_step)
@@ -199,6 +199,6 @@ def weights_digest(model: "keras.Model") -> str:
 
 def require_same_weights(run: "RunDirectory", digest: str, saved_run: str) -> None:
     """Raises UserError where a continued run began with weights of another digest."""
-    if run.contents.get(DIGEST, digest) != digest:
+    if run.record.weights_digest not in ("", digest):
         name = saved_run or "the network"
         raise UserError(f"{run.path} was computed for other weights than {name} has now; choose another run_dir")

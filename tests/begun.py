@@ -1,7 +1,11 @@
 """A run directory with nothing in it yet but its config.json, and a table; and changes of that file."""
 
 import json
+import os
 
+import numpy as np
+
+from identity_matters.runs import checkpoint
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.tables import write_metrics
 
@@ -12,6 +16,23 @@ def begin(path, config, kind="train", status="running", rows=(), **details) -> N
         run.set_status(status, **details)
         if rows:
             write_metrics(run.file("metrics.csv" if kind == "train" else "results.csv"), rows)
+
+
+def read_config_json(run_dir) -> dict | None:
+    """What config.json holds; None where there is none."""
+    path = os.path.join(run_dir, "config.json")
+    if not os.path.exists(path):
+        return None
+    with open(path) as file:
+        return json.load(file)
+
+
+def newest_checkpoint(folder) -> tuple[int, dict[str, np.ndarray]] | None:
+    """The step and the arrays of the newest intact checkpoint in a folder."""
+    arrays = {}
+    if not checkpoint.load_newest(str(folder), arrays.update):
+        return None
+    return int(arrays["step"]), arrays
 
 
 def edit(run_dir, fields={}, /, **changes) -> None:

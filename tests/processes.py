@@ -7,8 +7,8 @@ import sys
 import time
 
 import numpy as np
+from begun import newest_checkpoint
 
-from identity_matters.runs import checkpoint
 from launch.local_cluster import tf_config
 
 STEPS = 120
@@ -68,7 +68,7 @@ def last_step(run_dir: pathlib.Path) -> int:
 
 def final_variables(run_dir: pathlib.Path, num_steps: int = STEPS) -> dict[str, np.ndarray]:
     """The weights and the optimiser's variables in the newest checkpoint, which must be that of the last step."""
-    step, arrays = checkpoint.load_newest(str(run_dir / "checkpoints"))
+    step, arrays = newest_checkpoint(str(run_dir / "checkpoints"))
     assert step == num_steps
     return {name: array for name, array in arrays.items() if name.startswith("variable/")}
 

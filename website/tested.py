@@ -101,7 +101,7 @@ RUN_ELSEWHERE: dict[str, tuple[str, ...]] = {
     "tests/launch/test_faults.py::test_two_workers_end_as_one": (
         "python -m launch.cluster --num_workers=2 --preset=mnist --run_dir=runs/pair",
     ),
-    "tests/identity_matters/test_parameter_server.py::test_two_workers_apply_every_update": (
+    "tests/identity_matters/test_asynchronous.py::test_two_workers_apply_every_update": (
         "python -m launch.cluster --strategy=parameter_server …",
     ),
     "tests/identity_matters/test_jax.py::test_the_launcher_trains_from_an_npz_file_on_jax_without_tensorflow": (

@@ -21,6 +21,7 @@ from identity_matters.data.digits import Digits
 from identity_matters.data.folder import TWO_SPLITS, FolderSource
 from identity_matters.data.npz import NpzSource
 from identity_matters.errors import UserError, note
+from identity_matters.runs.record import Record
 
 
 def open_source(
@@ -167,9 +168,9 @@ def note_data_location(path: str, config: DataConfig, data_dir: str = "") -> Non
         note(f"the data are read from {place!r}, which {path} names")
 
 
-def check_data_is_unchanged(source: Source, config: DataConfig, contents: dict, where: str) -> None:
+def check_data_is_unchanged(source: Source, config: DataConfig, record: Record | None, where: str) -> None:
     """Raises UserError where the data of a run have another digest than its config.json knows."""
-    known = contents.get("data_digest")
+    known = record.data_digest if record else ""
     if known and source.digest not in ("", known):
         place = config.npz or config.images or config.dataset
         raise UserError(

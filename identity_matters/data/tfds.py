@@ -27,7 +27,7 @@ from identity_matters.config import DataConfig
 from identity_matters.data.arrays import check_dataset_is_reloadable
 from identity_matters.data.base import MAX_BYTES_IN_MEMORY, MNIST_SAMPLE, SPLITS, Source, Split
 from identity_matters.errors import UserError, VaryingSizes, first_line
-from identity_matters.runs.config_json import require_mounted
+from identity_matters.runs.record import require_mounted
 from identity_matters.untrusted import check_features
 
 if keras.backend.backend() != "tensorflow":  # which only reads data then, and would take the memory of the GPUs

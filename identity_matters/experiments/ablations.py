@@ -21,9 +21,9 @@ from identity_matters.experiments.config import AblationConfig
 from identity_matters.experiments.variants import EXPERIMENTS, Variant, depths
 from identity_matters.model import check_image_shape
 from identity_matters.runs import figures, tables
-from identity_matters.runs.config_json import flat, read_config_json
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.job_table import Job, JobTable
+from identity_matters.runs.record import read_record
 
 # Share of the operations in which a learning rate is tried unless search_operations says otherwise. In a quarter of
 # them the highest rates win that lose later, as networks with the small initialiser take long to leave the saddle at
@@ -154,7 +154,7 @@ def _run_all(plans: list[_Plan], run: RunDirectory, table: JobTable) -> None:
 
 def _require_planned(variant: Variant, config: TrainConfig, run_dir: str) -> None:
     """Raises UserError where the directory of a finished run is there and holds another config than the planned one."""
-    if read_config_json(run_dir):
+    if read_record(run_dir):
         try:
             RunDirectory(run_dir, config)
         except UserError as error:
@@ -201,14 +201,14 @@ def _draw(run: RunDirectory) -> list[dict]:
 
 def _rows(run_dir: str) -> list[dict]:
     """Returns the rows of a run that is finished: one per evaluation and, where it diverged, one of that step."""
-    record = read_config_json(run_dir)
+    record = read_record(run_dir)
     path = os.path.join(run_dir, "metrics.csv")
-    config = record["config"]
-    status = record["status"]
+    config = record.settings
+    status = record.status
     rows = tables.read_metrics(path) if os.path.exists(path) else []
     if status == "diverged":
-        rows = [*rows, {"step": record["diverged_at_step"], "loss": np.nan, "test_top1_error": np.nan}]
-    phase = "search" if flat(config)["validation_examples"] else "test"
+        rows = [*rows, {"step": record.diverged_at_step, "loss": np.nan, "test_top1_error": np.nan}]
+    phase = "search" if config["validation_examples"] else "test"
     identity = {"phase": phase, "chosen_rate": config["learning_rate"], "seed": config["seed"], "status": status}
     return [identity | row for row in rows]
 

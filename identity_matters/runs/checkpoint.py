@@ -7,8 +7,6 @@ file under the name of another one is recognised as well.
 
 import contextlib
 import errno
-import json
-import math
 import os
 import re
 import warnings
@@ -19,23 +17,26 @@ import keras
 import numpy as np
 
 from identity_matters.errors import Unreadable, UserError, reason_of
-from identity_matters.fields import require
 from identity_matters.runs.files import open_file, replacing
 
 KEEP = 3
-_FIGURES = {"sum/loss", "sum/cross_entropy", "sum/top1", "sum/top5", "steps_summed"}
+TRAINING_FIGURES = ("cross_entropy", "loss", "top1", "top5")  # of every training step
 _NAME = re.compile(r"step_(\d{8,10})\.npz")
 # Of a file that is gone, a socket, or damaged: bytes before its start are asked for, or a decompressor refuses them.
 _LASTING_ERRORS = (errno.ENOENT, errno.ENXIO, errno.EINVAL, None)
 
 
-def save(directory: str, step: int, arrays: dict[str, np.ndarray]) -> str:
-    """Writes step_<step>.npz whole or not at all, removes all but the newest KEEP checkpoints, returns its path."""
+def save(directory: str, arrays: dict[str, np.ndarray]) -> str:
+    """Writes step_<step>.npz, whole or not at all, and removes all but the newest KEEP checkpoints; returns its path.
+
+    The arrays include the step.
+    """
+    step = int(arrays["step"])
     path = os.path.join(directory, f"step_{step:08d}.npz")
     try:
         os.makedirs(directory, exist_ok=True)
         with replacing(path) as temporary, open(temporary, "wb") as file:
-            np.savez(file, **arrays, step=step)
+            np.savez(file, **arrays)
     except OSError as error:
         reason = error.strerror or error
         raise OSError(f"cannot write the checkpoint {path}: {reason}; the older ones are kept") from error
@@ -45,28 +46,25 @@ def save(directory: str, step: int, arrays: dict[str, np.ndarray]) -> str:
     return path
 
 
-def load_newest(
-    directory: str, check: Callable[[int, dict[str, np.ndarray]], None] = lambda step, arrays: None
-) -> tuple[int, dict[str, np.ndarray]] | None:
-    """Returns (step, arrays) of the newest intact checkpoint; None where there is none.
+def load_newest(directory: str, use: Callable[[dict[str, np.ndarray]], None]) -> bool:
+    """Calls use(arrays) with the newest intact checkpoint; returns whether there is one.
 
-    One that is damaged, or for which check raises an error, is skipped with a warning.
+    One that is damaged, or for which `use` raises an error, is skipped with a warning.
 
     Raises Unreadable where the disk or the memory does not let a file be read now, which says nothing of what it holds;
     UserError where this user may not read it.
     """
     for step, path in reversed(list_checkpoints(directory)):
         try:
-            arrays = _read(path, step)
-            check(step, arrays)
-            return step, arrays
+            use(_read(path, step))
+            return True
         except Exception as error:  # of almost any type: one flipped bit can make a file seem encrypted
             if isinstance(error, MemoryError) or getattr(error, "errno", None) not in _LASTING_ERRORS:
                 reason = f"cannot read the checkpoint {path} now: {reason_of(error)}"
                 error_type = UserError if isinstance(error, PermissionError) else Unreadable
                 raise error_type(f"{reason}; without it, the one before would be taken") from error
             warnings.warn(f"skipping the damaged checkpoint {path}: {reason_of(error)}", stacklevel=2)
-    return None
+    return False
 
 
 def find(directory: str, step: int) -> str:
@@ -89,12 +87,12 @@ def load_weights(path: str, step: int, network: keras.Model) -> None:
 
 
 def _read(path: str, step: int) -> dict[str, np.ndarray]:
-    """Returns the arrays of a checkpoint; raises UserError where it is of another step, almost any if it is damaged."""
+    """Returns the arrays of the checkpoint of a step; raises an error of almost any type where it is damaged."""
     with open_file(path) as file, np.load(file, allow_pickle=False) as stored:
         arrays = dict(stored)
-    stored_step = arrays.get("step", np.empty(0))
-    require(stored_step.ndim == 0 and stored_step.dtype.kind in "ui", "it has no step number")
-    require(stored_step == step, f"it is of step {stored_step}, not of the step in its name")
+    stored_step = int(arrays["step"])
+    if stored_step != step:
+        raise UserError(f"it is of step {stored_step}, not of the step in its name")
     return arrays
 
 
@@ -112,17 +110,19 @@ class TrainingState:
     """The contents of a checkpoint: weights, the optimiser's state, and the training figures since the last row.
 
     Attributes:
+      num_steps: The updates of the whole run.
       step: The updates done.
       is_end: Whether training ended with these weights, at the last step or by a callback.
     """
 
-    def __init__(self, network: keras.Model, optimizer: keras.optimizers.Optimizer) -> None:
+    def __init__(self, network: keras.Model, optimizer: keras.optimizers.Optimizer, num_steps: int) -> None:
         self.network = network
+        self.num_steps = num_steps
         self.step = 0
         self.is_end = False
-        self._variables = {v.path: v for v in [*network.variables, *optimizer.variables]}
+        self._variables = {f"variable/{v.path}": v for v in [*network.variables, *optimizer.variables]}
         # Sums of the figures over the steps since the last row: those before this epoch of fit, and its means.
-        self._sums: dict[str, float] = {}
+        self._sums: dict[str, float] = dict.fromkeys(TRAINING_FIGURES, 0.0)
         self._num_summed = 0
         self._first_step = 0
         self._means: dict[str, Any] = {}
@@ -140,14 +140,14 @@ class TrainingState:
         self._means = means
 
     def means(self) -> dict[str, float]:
-        """Returns the means of the training figures since the last row."""
+        """Returns the means of the training figures since the last row; {} where no step was done since."""
         count = self._count()
-        return {name: total / count for name, total in self._all_sums().items()}
+        return {name: total / count for name, total in self._all_sums().items()} if count else {}
 
     def pop_means(self) -> dict[str, float]:
         """Returns the means of the training figures since the last call."""
         means = self.means()
-        self._sums = {}
+        self._sums = dict.fromkeys(TRAINING_FIGURES, 0.0)
         self._means = {}
         self._num_summed = 0
         self._first_step = self.step
@@ -159,64 +159,46 @@ class TrainingState:
     def _all_sums(self) -> dict[str, float]:
         count = self.step - self._first_step
         names = self._sums.keys() | self._means.keys()
-        return {name: self._sums.get(name, 0.0) + count * float(self._means.get(name, 0.0)) for name in names}
+        return {name: self._sums.get(name, 0.0) + count * float(self._means.get(name, 0.0)) for name in sorted(names)}
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """Returns the variables of the network and the optimiser, as a checkpoint names them."""
+        return {name: keras.ops.convert_to_numpy(variable) for name, variable in self._variables.items()}
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Returns the variables, as a checkpoint names them."""
-        return {f"variable/{path}": keras.ops.convert_to_numpy(v) for path, v in self._variables.items()}
-
-    def save(self, directory: str, end_of: int = 0) -> None:
-        """Writes a checkpoint into the directory; end_of is the run's train_steps where training has ended, else 0."""
+        """Returns all that it holds, as a checkpoint does."""
+        # A run that is made longer does not end where it ended before.
+        end_of = self.num_steps if self.is_end else 0
+        counts = {"step": self.step, "steps_summed": self._count(), "end_of": end_of}
         sums = {f"sum/{name}": np.float64(total) for name, total in self._all_sums().items()}
-        count = np.int64(self._count())
-        save(directory, self.step, self.arrays() | sums | {"steps_summed": count, "end_of": np.int64(end_of)})
+        return {name: np.int64(value) for name, value in counts.items()} | sums | self.weights()
 
-    def flat(self) -> tuple[str, np.ndarray]:
-        """Returns all that it holds: the training figures as text, the step and the variables as float64 [n]."""
-        parts = [keras.ops.convert_to_numpy(v).ravel().astype(np.float64) for v in self._variables.values()]
-        return json.dumps([self._all_sums(), self._count(), self.is_end]), np.concatenate([[self.step], *parts])
+    def assign(self, arrays: dict[str, np.ndarray]) -> None:
+        """Takes the state that another one's `arrays` holds; raises KeyError or ValueError where it does not fit."""
+        step = int(arrays["step"])
+        if step > self.num_steps:
+            raise ValueError(f"it is at step {step} of {self.num_steps}")
+        for name, variable in self._variables.items():
+            if arrays[name].shape != tuple(variable.shape):
+                raise ValueError(f"{name} has the shape {arrays[name].shape}, this network's {tuple(variable.shape)}")
+        for name, variable in self._variables.items():
+            variable.assign(arrays[name])
+        self._sums = {name[4:]: float(total) for name, total in arrays.items() if name.startswith("sum/")}
+        self._num_summed = int(arrays["steps_summed"])
+        self.step = step
+        self.is_end = int(arrays["end_of"]) == self.num_steps
+        self._first_step = step
 
-    def take_flat(self, figures: str, values: np.ndarray) -> None:
-        """Takes the state that another worker's `flat` returned."""
-        self._sums, self._num_summed, self.is_end = json.loads(figures)
-        self.step = self._first_step = int(values[0])
-        start = 1
-        for variable in self._variables.values():
-            stop = start + math.prod(variable.shape)
-            variable.assign(values[start:stop].reshape(variable.shape))
-            start = stop
-
-    def restore(self, directory: str, num_steps: int) -> None:
-        """Takes the state from the newest checkpoint that is intact and fits a run of num_steps, if there is a file.
+    def restore(self, directory: str) -> None:
+        """Takes the state from the newest checkpoint that is intact, if there is a file.
 
         Raises UserError where none can be used: beginning again would cost what the run has done; Unreadable as
         `load_newest`.
         """
-
-        def check(step: int, arrays: dict[str, np.ndarray]) -> None:
-            # Whole numbers are of 32 bits under one backend and of 64 under another.
-            type_and_shape = lambda array, name: (name.replace("int64", "int32"), *array.shape)  # noqa: E731
-            expected = {f"variable/{path}": type_and_shape(v, v.dtype) for path, v in self._variables.items()}
-            stored = {k: type_and_shape(a, a.dtype.name) for k, a in arrays.items() if k.startswith("variable/")}
-            name = min({name for name, _ in stored.items() ^ expected.items()}, default="")
-            require(not name, f"{name} is {stored.get(name)}, this network's {expected.get(name)}")
-            scalars = {name for name, array in arrays.items() if array.ndim == 0 and np.isfinite(array)}
-            num_summed = arrays.get("steps_summed", -1)
-            needed = _FIGURES if num_summed else {"steps_summed"}
-            require(scalars >= needed, f"it lacks {', '.join(sorted(needed - scalars))}")
-            is_possible = 0 <= num_summed <= step <= num_steps
-            require(is_possible, f"it is at step {step} of {num_steps}, with figures of {num_summed} steps")
-
-        newest = load_newest(directory, check)
-        if newest is None:
-            count = len(list_checkpoints(directory))
-            advice = "put an intact one there, or start again in another run_dir"
-            require(count == 0, f"none of the {count} checkpoint(s) in {directory} can be used; {advice}")
-            return
-        self.step, arrays = newest
-        self._first_step = self.step
-        self.is_end = bool(arrays.get("end_of", 0) == num_steps)
-        for path, variable in self._variables.items():
-            variable.assign(arrays[f"variable/{path}"])
-        self._sums = {name[4:]: float(total) for name, total in arrays.items() if name.startswith("sum/")}
-        self._num_summed = int(arrays["steps_summed"])
+        is_restored = load_newest(directory, self.assign)
+        count = len(list_checkpoints(directory))
+        if count and not is_restored:
+            raise UserError(
+                f"none of the {count} checkpoint(s) in {directory} can be used; put an intact one there, or start "
+                "again in another run_dir"
+            )

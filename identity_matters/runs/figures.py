@@ -10,7 +10,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, StrMethodFormatter
 
-from identity_matters.runs.config_json import AT_THE_END
 from identity_matters.runs.figure_style import fit, styled
 from identity_matters.runs.files import replacing
 
@@ -23,7 +22,7 @@ def convergence_figure(
     rows: list[dict[str, float]],
     title: str = "",
     split: str = "test",
-    place: str = AT_THE_END,
+    place: str = "at the end",
     levels: Mapping[str, float] = {},
 ) -> Figure:
     """Returns a figure of the top-1 training and test error against steps, the drops of the learning rate marked.
@@ -31,7 +30,7 @@ def convergence_figure(
     Args:
       rows: The rows of a metrics.csv: step, train_top1_error, test_top1_error (fractions), learning_rate.
       title: The title of the figure.
-      split, place: See `config_json.evaluated_split` and `config_json.final_row_label`.
+      split, place: See `Record.split` and `Record.final_row_label`.
       levels: Errors that are drawn as horizontal lines, fractions, by what the legend says of each.
     """
     steps = [row["step"] for row in rows]
@@ -82,8 +81,8 @@ def comparison_figure(
     are named there one by one.
 
     Args:
-      runs: Of each run its name, what `config_json.evaluated_split` says, the rows of its metrics.csv and what
-        `config_json.final_row_label` says.
+      runs: Of each run its name, what `Record.split` says, the rows of its metrics.csv and what
+        `Record.final_row_label` says.
       title, levels: As of `convergence_figure`.
     """
     groups: dict[tuple[str, str], list[tuple[list[dict], str]]] = {}
@@ -130,12 +129,12 @@ def _ends(ends: list[tuple[list[dict], str]], split: str) -> str:
     by_place: dict[str, list[float]] = {}
     for rows, place in ends:
         by_place.setdefault(place, []).append(rows[-1]["test_top1_error"])
-    places = sorted(by_place, key=lambda place: (place != AT_THE_END, place))
+    places = sorted(by_place, key=lambda place: (place != "at the end", place))
     return "; ".join(_last_errors(by_place[place], split, place) for place in places)
 
 
 def _last_errors(errors: list[float], split: str, place: str) -> str:
-    if place != AT_THE_END or len(errors) == 1:
+    if place != "at the end" or len(errors) == 1:
         return f"{', '.join(f'{error:.2%}' for error in errors)} {split} error {place}"
     return f"{np.mean(errors):.2%} ± {np.std(errors, ddof=1):.2%} {split} error {place}, n = {len(errors)}"
 

@@ -19,10 +19,10 @@ from tensorboardX.summary import hparams
 
 from identity_matters.config import TrainConfig
 from identity_matters.errors import explaining, unnamed_file
-from identity_matters.runs.config_json import evaluated_split, flat
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.figure_style import styled
 from identity_matters.runs.figures import convergence_figure, figure_to_array
+from identity_matters.runs.record import evaluated_split, flat
 from identity_matters.runs.tables import as_written, read_metrics, write_metrics
 
 logging.getLogger("tensorboardX.x2num").setLevel(logging.ERROR)  # it warns of NaN, which is what divergence gives
@@ -72,12 +72,12 @@ class MetricsLog:
         if run is None:
             return
         self._path = run.file("metrics.csv")
-        self._split = evaluated_split(run.contents["config"])
+        self._split = run.record.split
         rows = read_metrics(self._path) if os.path.exists(self._path) else []
         self.rows = [row for row in rows if row["step"] <= first_step]
         # What a killed process has written after its last row is written again.
         self._writer = open_events(run.path, self.rows[-1]["step"] + 1 if self.rows else 0)
-        start, self._end = session(run.contents["config"])
+        start, self._end = session(run.record.config)
         self._writer.file_writer.add_summary(start)
 
     def add(self, row: dict[str, float], network: keras.Model) -> None:

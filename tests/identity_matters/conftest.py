@@ -47,7 +47,7 @@ def without_pictures(monkeypatch):
 @pytest.fixture
 def without_results(monkeypatch):
     """Leaves out what a run exports at its end, which takes longer than a few steps."""
-    monkeypatch.setattr(training, "write_results", lambda *_: None)
+    monkeypatch.setattr("identity_matters.run.write_results", lambda *_: None)
 
 
 @pytest.fixture(scope="session")

@@ -13,14 +13,14 @@ import numpy as np
 import tensorflow as tf
 
 from identity_matters import training
+from identity_matters.cluster import Cluster
 from identity_matters.config import DataConfig, ModelConfig, TrainConfig
 from identity_matters.data.batches import ArrayBatches
 from identity_matters.data.source import open_source
-from identity_matters.distributed.replicated import ReplicatedModel
-from identity_matters.distributed.workers import Workers
 from identity_matters.model import all_conv_resnet
 from identity_matters.muon import Muon
 from identity_matters.optimization import compile_model
+from identity_matters.replicated import ReplicatedModel
 
 CONFIG = TrainConfig(
     model=ModelConfig(
@@ -42,53 +42,53 @@ UNCLIPPED = dataclasses.replace(CONFIG, clip_norm=0.0)  # as the paper's presets
 MUON = dataclasses.replace(CONFIG, optimizer="muon", learning_rate=0.02, decoupled_weight_decay=0.1)
 
 
-def train(workers: Workers, config: TrainConfig = CONFIG, with_kerass_sgd: bool = False):
+def train(cluster: Cluster, config: TrainConfig = CONFIG, with_kerass_sgd: bool = False):
     """Returns the weights before and after, the logs and the test logs."""
-    batches = ArrayBatches(open_source(config.data), config, workers.rows(config.batch_size))
+    batches = ArrayBatches(open_source(config.data), config, cluster.rows(config.batch_size))
     if with_kerass_sgd:
-        with workers.scope():
+        with cluster.scope():
             network = all_conv_resnet(config.model, config.seed)
             model = batches.attach(network)
             model = ReplicatedModel(model.inputs, model.outputs)
             compile_model(model, config)
     else:
-        network, model = training.build(config, batches, workers)
+        network, model = training.build(config, batches, cluster)
     before = np.concatenate([w.ravel() for w in network.get_weights()])
     batch_stream = lambda: batches.train_batches(0)  # noqa: E731
     logs = model.fit(
-        workers.distribute(batch_stream), steps_per_epoch=config.train_steps, shuffle=False, verbose=0
+        cluster.distribute(batch_stream), steps_per_epoch=config.train_steps, shuffle=False, verbose=0
     ).history
     after = np.concatenate([w.ravel() for w in network.get_weights()])
     test = model.evaluate(
-        workers.distribute(batches.weighted_test_batches), steps=batches.test_steps, verbose=0, return_dict=True
+        cluster.distribute(batches.weighted_test_batches), steps=batches.test_steps, verbose=0, return_dict=True
     )
     test = {name: float(test[name]) for name in ("cross_entropy", "top1", "top5")}  # the loss counts what fills up
     return before, after, {name: float(values[-1]) for name, values in logs.items()}, test
 
 
-def moments_before_and_after(workers: Workers):
+def moments_before_and_after(cluster: Cluster):
     """Returns the moments of batch normalisation on each replica before a fit, before its averaging, and after it."""
     config = dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, use_batch_norm=True))
-    batches = ArrayBatches(open_source(config.data), config, workers.rows(config.batch_size))
-    network, model = training.build(config, batches, workers)
+    batches = ArrayBatches(open_source(config.data), config, cluster.rows(config.batch_size))
+    network, model = training.build(config, batches, cluster)
     moments = [v for v in network.non_trainable_variables if "moving" in v.path]
     copies = lambda: [[float(copy.numpy().sum()) for copy in v.value.values] for v in moments]  # noqa: E731
     before = copies()
     batch_stream = lambda: batches.train_batches(0)  # noqa: E731
-    model.fit(workers.distribute(batch_stream), steps_per_epoch=config.train_steps, shuffle=False, verbose=0)
+    model.fit(cluster.distribute(batch_stream), steps_per_epoch=config.train_steps, shuffle=False, verbose=0)
     trained = copies()
     model.average_moments()
     return before, trained, copies()
 
 
-def dropped(workers: Workers):
+def dropped(cluster: Cluster):
     """Returns what each replica drops of 1,000 ones, in two draws: by a layer of All-CNN-C as it is trained."""
     config = dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, network="all_cnn_c"))
     network, _ = training.build(
-        config, ArrayBatches(open_source(config.data), config, workers.rows(config.batch_size)), workers
+        config, ArrayBatches(open_source(config.data), config, cluster.rows(config.batch_size)), cluster
     )
     layer = network.get_layer("stage2_dropout")
-    strategy = workers.strategy or tf.distribute.get_strategy()
+    strategy = cluster.strategy or tf.distribute.get_strategy()
     draw = tf.function(lambda: strategy.run(lambda: layer(tf.ones([1000]), training=True)))
     return [[mask.numpy().tolist() for mask in strategy.experimental_local_results(draw())] for _ in range(2)]
 
@@ -111,18 +111,18 @@ def fitted_by_keras(scope):
 def main():
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-    two = Workers(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]))
-    before, one, logs_of_one, test_of_one = train(Workers())
+    two = Cluster(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]))
+    before, one, logs_of_one, test_of_one = train(Cluster())
     _, ours, logs, test = train(two)
     runs = {"clipped": (before, one, ours), "Keras's SGD": (before, one, train(two, with_kerass_sgd=True)[1])}
     for name, config in (("unclipped", UNCLIPPED), ("muon", MUON)):
-        runs[name] = (before, *(train(workers, config)[1] for workers in (Workers(), two)))
+        runs[name] = (before, *(train(cluster, config)[1] for cluster in (Cluster(), two)))
     fitted = [fitted_by_keras(scope) for scope in (contextlib.nullcontext(), two.strategy.scope())]
     runs["muon and Keras's fit"] = (*fitted[0], fitted[1][1])
     moments_before, moments_trained, moments = moments_before_and_after(two)
     found = {
         "dropped": dropped(two),
-        "dropped_by_one": dropped(Workers()),
+        "dropped_by_one": dropped(Cluster()),
         "moments_before": moments_before,
         "moments_trained": moments_trained,
         "moments": moments,

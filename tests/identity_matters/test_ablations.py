@@ -10,6 +10,7 @@ import shutil
 import keras
 import numpy as np
 import pytest
+from begun import read_config_json
 from refusals import refused
 
 from identity_matters import training
@@ -20,7 +21,6 @@ from identity_matters.experiments import figures as experiment_figures
 from identity_matters.experiments.ablations import AblationConfig
 from identity_matters.experiments.variants import EXPERIMENTS, Variant, depths
 from identity_matters.runs import figures, tables
-from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.directory import RunDirectory
 from launch import config_flags
 

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from begun import read_config_json
 from loaded import load
 from refusals import refused
 
@@ -18,7 +19,6 @@ from identity_matters.data.arrays import given_source
 from identity_matters.data.digits import mnist_sample
 from identity_matters.data.given import read_batches, read_examples
 from identity_matters.evaluation import evaluate
-from identity_matters.runs.config_json import read_config_json
 from shortcut_study.curvature.examples import gathered
 
 ANY = DataConfig()

@@ -9,14 +9,14 @@ import keras
 import numpy as np
 import processes
 import pytest
+from begun import read_config_json
 
 from identity_matters import training
 from identity_matters.callbacks import Progress, StopOnNaN, checked_callbacks
-from identity_matters.distributed.workers import Workers
+from identity_matters.cluster import Cluster
 from identity_matters.errors import Preempted, UserError
 from identity_matters.runs import checkpoint
 from identity_matters.runs.checkpoint import TrainingState
-from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.metrics_log import MEANS
 from identity_matters.runs.tables import read_metrics
 
@@ -200,7 +200,9 @@ def test_early_stopping_decides_what_is_exported_and_returned(short, tmp_path, m
     assert os.path.getsize(tmp_path / "best.keras") < 200 * 28 * 28
     shutil.rmtree(tmp_path / "run" / "saved_model")
     with monkeypatch.context() as full_disk:
-        full_disk.setattr(training, "write_results", lambda *_: exec("raise OSError('No space left on device')"))
+        full_disk.setattr(
+            "identity_matters.run.write_results", lambda *_: exec("raise OSError('No space left on device')")
+        )
         with pytest.raises(OSError, match="No space"):
             training.train(config, tmp_path / "run")
     assert training.train(config, tmp_path / "run") == row  # no update is added
@@ -232,7 +234,7 @@ def test_checkpoints_divide_the_steps_between_evaluations(tiny_config, tmp_path)
 
 
 def test_one_callback_and_none_and_lists_of_keras_are_taken_as_keras_takes_them():
-    log, alone = Log(), Workers()
+    log, alone = Log(), Cluster()
     lists = keras.callbacks.CallbackList([keras.callbacks.CallbackList([log])])
     for given in (log, [log], keras.callbacks.CallbackList([log]), [lists], (callback for callback in [log])):
         assert checked_callbacks(given, alone) == [log]
@@ -244,8 +246,8 @@ def test_one_callback_and_none_and_lists_of_keras_are_taken_as_keras_takes_them(
 
 def test_of_several_workers_only_the_chief_writes():
     given = [Log(), keras.callbacks.CSVLogger("log.csv"), keras.callbacks.ModelCheckpoint("best.keras")]
-    assert checked_callbacks(given, Workers(num_processes=2)) == given
-    assert checked_callbacks(given, Workers(rank=1, num_processes=2)) == given[:1]
+    assert checked_callbacks(given, Cluster(num_processes=2)) == given
+    assert checked_callbacks(given, Cluster(rank=1, num_processes=2)) == given[:1]
 
 
 @pytest.mark.slow
@@ -290,12 +292,12 @@ def test_a_callback_that_stops_as_the_run_begins_gets_one_update_as_in_keras_in_
 @pytest.fixture
 def state():
     network = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    return TrainingState(network, keras.optimizers.SGD())
+    return TrainingState(network, keras.optimizers.SGD(), 100)
 
 
 @pytest.mark.parametrize("is_visible", [False, True])
 def test_a_worker_that_is_not_the_chief_draws_no_bar(state, is_visible):
-    with Progress(state, 100, is_visible) as progress:
+    with Progress(state, is_visible) as progress:
         assert progress._bar.disable != is_visible
 
 
@@ -308,7 +310,7 @@ def test_the_first_call_of_a_run_is_timed_only_if_it_is_alone(state, monkeypatch
         state.step += num_steps
         progress.on_train_batch_end(0, {"loss": 1.0})
 
-    with Progress(state, 100, False) as progress:
+    with Progress(state, False) as progress:
         progress.on_epoch_begin(0)
         call(100, 5)
         assert progress.pop_steps_per_second() == pytest.approx(5 / 100)
@@ -336,4 +338,4 @@ def test_the_last_finite_weights_are_written_if_no_checkpoint_is_as_new(state, t
     state.network.layers[0].kernel.assign([[np.nan], [0]])
     state.step = 7
     callback.on_train_batch_end(0, {"loss": 1.0})
-    assert callback._snapshot[0] == 3
+    assert callback._snapshot["step"] == 3

@@ -8,7 +8,7 @@ import warnings
 
 import numpy as np
 import pytest
-from begun import begin
+from begun import begin, newest_checkpoint, read_config_json
 from refusals import refused
 
 from identity_matters import training
@@ -18,7 +18,6 @@ from identity_matters.fields import from_json
 from identity_matters.model import all_conv_resnet
 from identity_matters.optimization import optimizer
 from identity_matters.runs import checkpoint, tables
-from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.directory import RunDirectory
 
 ARRAYS = {"a": np.arange(3.0), "b": np.int64(7)}
@@ -27,8 +26,8 @@ ARRAYS = {"a": np.arange(3.0), "b": np.int64(7)}
 @pytest.fixture(scope="module")
 def half(tiny_run):
     """The arrays of a checkpoint by name, as after 2 of the 4 steps of tiny_config."""
-    arrays = checkpoint.load_newest(str(tiny_run / "checkpoints"))[1] | {"steps_summed": np.int64(2)}
-    return {name: array for name, array in arrays.items() if name not in ("step", "num_arrays")}
+    arrays = newest_checkpoint(tiny_run / "checkpoints")[1]
+    return arrays | {"step": np.int64(2), "steps_summed": np.int64(2), "end_of": np.int64(0)}
 
 
 class Restoring:
@@ -37,26 +36,16 @@ class Restoring:
     def __init__(self, tiny_config):
         network, rule = all_conv_resnet(tiny_config.model), optimizer(tiny_config)
         rule.build(network.trainable_variables)
-        self.state = checkpoint.TrainingState(network, rule)
+        self.state = checkpoint.TrainingState(network, rule, 4)
 
-    def __call__(self, folder, num_steps=4) -> int:
+    def __call__(self, folder) -> int:
         self.state.step = 0
-        self.state.restore(str(folder), num_steps)
+        self.state.restore(str(folder))
         return self.state.step
 
 
-def test_a_worker_takes_the_whole_state_of_another(half, tiny_config, tmp_path):
-    save(tmp_path, 2, half)
-    first, second = Restoring(tiny_config), Restoring(tiny_config)
-    assert first(tmp_path) == 2
-    second.state.take_flat(*first.state.flat())
-    assert second.state.step == 2 and second.state.pop_means() == first.state.pop_means()
-    for (name, given), taken in zip(first.state.arrays().items(), second.state.arrays().values()):
-        np.testing.assert_array_equal(given, taken, name)
-
-
 def save(folder, step, arrays, named=None):
-    path = checkpoint.save(str(folder), step, arrays)
+    path = checkpoint.save(str(folder), arrays | {"step": np.int64(step)})
     return os.rename(path, folder / f"step_{named:08d}.npz") if named is not None else path
 
 
@@ -66,19 +55,12 @@ def changed(arrays, name):
     return {
         "shape": arrays | {kernel: arrays[kernel][..., :1]},
         "missing": {key: array for key, array in arrays.items() if key != kernel},
-        "more": arrays | {"variable/another": np.zeros(3)},
         "objects": arrays | {kernel: np.full(arrays[kernel].shape, None)},
-        "no sums": {key: array for key, array in arrays.items() if not key.startswith("sum/")},
-        "sums of NaN": arrays | {"sum/loss": np.float64("nan")},
         "no steps": {key: array for key, array in arrays.items() if key != "steps_summed"},
     }[name]
 
 
-SLOW = ("more", "no sums", "sums of NaN")
-MISTAKES = ["shape", "missing", "objects", "no steps", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize("mistake", ["shape", "missing", "objects", "no steps"])
 def test_a_checkpoint_that_does_not_fit_is_skipped_and_the_one_before_taken(half, tiny_config, tmp_path, mistake):
     restoring = Restoring(tiny_config)
     save(tmp_path, 2, half)
@@ -93,15 +75,15 @@ def test_a_checkpoint_that_does_not_fit_is_skipped_and_the_one_before_taken(half
 @pytest.mark.parametrize(
     "make, words",
     [
-        (lambda path: np.savez(path, a=np.zeros(2), num_arrays=2), "it has no step number"),
+        (lambda path: np.savez(path, a=np.zeros(2), num_arrays=2), "step"),
         (lambda path: path.symlink_to("gone"), "No such file"),
     ],
 )
 def test_a_checkpoint_that_is_none_is_skipped(tmp_path, make, words):
-    checkpoint.save(str(tmp_path), 2, ARRAYS)
+    save(tmp_path, 2, ARRAYS)
     make(tmp_path / "step_00000003.npz")
     with pytest.warns(UserWarning, match=f"step_00000003.npz: .*{words}"):
-        assert checkpoint.load_newest(str(tmp_path))[0] == 2
+        assert newest_checkpoint(tmp_path)[0] == 2
 
 
 def test_renamed_and_swapped_checkpoints_are_noticed(half, tiny_config, tmp_path):
@@ -150,10 +132,10 @@ def test_checkpoints_of_later_steps_and_folders_of_that_name_do_not_cost_the_new
     for step in range(50, 54):
         save(tmp_path, step, ARRAYS, named=step + 100)
     for step in range(2, 7):
-        checkpoint.save(str(tmp_path), step, ARRAYS)
+        save(tmp_path, step, ARRAYS)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        assert checkpoint.load_newest(str(tmp_path))[0] == 6
+        assert newest_checkpoint(tmp_path)[0] == 6
     assert (tmp_path / "step_00000001.npz").is_dir() and (tmp_path / "step_00000150.npz").exists()
 
 

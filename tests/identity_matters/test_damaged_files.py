@@ -9,6 +9,7 @@ import warnings
 import keras
 import numpy as np
 import pytest
+from begun import newest_checkpoint
 from gradient_sets import IdentityTinyJpeg
 from loaded import load
 from refusals import refused
@@ -17,7 +18,7 @@ from identity_matters import training
 from identity_matters.config import DataConfig, TrainConfig
 from identity_matters.evaluation import evaluate
 from identity_matters.runs import checkpoint, tables
-from identity_matters.runs.config_json import read_config_json
+from identity_matters.runs.record import read_record
 from identity_matters.untrusted import load_network
 
 IMAGES = np.zeros((4, 8, 4, 3), np.uint8)
@@ -97,7 +98,7 @@ def test_a_damaged_file_is_one_line_with_its_path(tiny_run, tmp_path, reader, da
     elif reader == "network":
         message = refused(evaluate, path, "mnist_sample")
     elif reader == "config":
-        message = refused(read_config_json, str(tmp_path))
+        message = refused(read_record, str(tmp_path))
     else:
         message = refused(tables.read_metrics, str(path))
     assert words in message and (str(path) in message) and len(message) < 600
@@ -110,11 +111,11 @@ def test_a_whole_network_is_loaded(tiny_run):
 @pytest.mark.parametrize("damage", [cut, flip, replace("text"), remove, pipe])
 def test_a_damaged_checkpoint_is_skipped_with_a_warning(tmp_path, damage):
     for step in (1, 2):
-        checkpoint.save(str(tmp_path), step, {"a": np.arange(100.0)})
+        checkpoint.save(str(tmp_path), {"a": np.arange(100.0), "step": np.int64(step)})
     damage(tmp_path / "step_00000002.npz")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        assert checkpoint.load_newest(str(tmp_path))[0] == 1
+        assert newest_checkpoint(str(tmp_path))[0] == 1
     assert ["step_00000002" in str(warning.message) for warning in caught] == [True] * (damage is not remove)
 
 

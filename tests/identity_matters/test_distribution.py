@@ -1,4 +1,4 @@
-"""identity_matters.distributed: who the workers are, what each takes of a batch; replicas train as one device."""
+"""identity_matters.cluster: who the workers are, what each takes of a batch; replicas train as one device."""
 
 import contextlib
 import json
@@ -15,14 +15,13 @@ import tensorflow as tf
 from refusals import refused
 from tensorflow.python.eager import context as tf_context
 
+from identity_matters import cluster
+from identity_matters.cluster import Cluster, from_environment, worker_addresses
 from identity_matters.config import TrainConfig
 from identity_matters.data.arrays import ArraySource
 from identity_matters.data.batches import ArrayBatches
-from identity_matters.distributed import rendezvous, workers
-from identity_matters.distributed.rendezvous import worker_addresses
-from identity_matters.distributed.replicated import all_reduce_before_clipping
-from identity_matters.distributed.workers import Workers
 from identity_matters.errors import UserError, WorkerLost, explaining
+from identity_matters.replicated import all_reduce_before_clipping
 from identity_matters.runs.tables import read_metrics
 from launch.local_cluster import free_ports, tf_config
 
@@ -46,16 +45,14 @@ def test_the_workers_of_tf_config_the_chief_first(text, expected):
     [
         ("{", "property name"),
         ('{"cluster": {"worker": ["a:1"]}}', "'task' is missing"),
-        (tf_config({"chief": ["a:1"]}), "'worker' is missing"),
+        (tf_config({"chief": ["a:1"]}), "it has no worker"),
         (tf_config({"worker": ["a:1", "b:2"]}, index=2), "no worker 2"),
-        (tf_config({"worker": ["a:0"]}), "a:0 has no port"),
-        (tf_config({"worker": ["a:65535", "b:65536"]}), "b:65536 has no port"),
-        (tf_config({"worker": ["a..b:1"]}), "label empty"),
+        (tf_config({"worker": ["a:0"]}), "a:0 has no host or no port"),
+        (tf_config({"worker": ["a:65535", "b:65536"]}), "b:65536 has no host or no port"),
         (tf_config({"worker": [":1"]}), ":1 has no host"),
         (tf_config({"worker": ["a:1", "b:2", "a:1"]}), "a:1 is given twice"),
         (tf_config({"worker": ["a:1"]}, kind="evaluator"), "evaluator"),
         (tf_config({"worker": ["a:1"], "ps": ["b:1"]}), "ps"),
-        (tf_config({"worker": ["a:1"], "chief": "b:1"}), "the tasks of a type are not a list of addresses"),
         (tf_config({"worker": ["a:1"]}, index=math.inf), "infinity"),
     ],
 )
@@ -70,16 +67,14 @@ def test_a_tf_config_nested_100_000_deep_is_one_line():
     assert message.startswith("TF_CONFIG cannot be used: maximum recursion depth") and len(message) < 600
 
 
-def test_several_workers_and_several_steps_at_once_are_refused_under_pytorch(monkeypatch):
+def test_several_workers_are_refused_under_pytorch(monkeypatch):
     """Each worker would train the whole batch by itself, and write to the same run directory."""
     monkeypatch.setenv("TF_CONFIG", tf_config({"worker": ["a:1", "b:2"]}, index=1))
-    monkeypatch.setattr(workers.keras.backend, "backend", lambda: "torch")
+    monkeypatch.setattr(cluster.keras.backend, "backend", lambda: "torch")
     with pytest.raises(UserError, match="several workers need KERAS_BACKEND=tensorflow, got torch"):
-        rendezvous.join()
+        from_environment()
     monkeypatch.setenv("TF_CONFIG", tf_config({"worker": ["a:1"]}, index=0))
-    assert not rendezvous.join().has_peers
-    with pytest.raises(UserError, match="steps_per_execution must be 1 with PyTorch, got 3"):
-        Workers().check(TrainConfig(train_steps=6, steps_per_execution=3, eval_every=3, checkpoint_every=3), ())
+    assert not from_environment().has_peers
 
 
 @pytest.mark.parametrize("num_gpus, has_strategy", [(0, False), (1, False), (2, True)])
@@ -87,17 +82,17 @@ def test_a_worker_alone_mirrors_its_variables_from_two_gpus_on(monkeypatch, num_
     monkeypatch.delenv("TF_CONFIG", raising=False)
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["GPU"] * num_gpus)
     monkeypatch.setattr(tf.distribute, "MirroredStrategy", lambda: Replicas(2))
-    assert (rendezvous.join().num_replicas == 2) == has_strategy
+    assert (from_environment().num_replicas == 2) == has_strategy
 
 
 @pytest.mark.parametrize("num_devices", [1, 2])
 def test_under_jax_a_process_shares_its_batches_among_its_devices(monkeypatch, num_devices):
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr(workers.keras.backend, "backend", lambda: "jax")
-    monkeypatch.setattr(workers.keras.distribution, "list_devices", lambda: range(num_devices))
+    monkeypatch.setattr(cluster.keras.backend, "backend", lambda: "jax")
+    monkeypatch.setattr(cluster.keras.distribution, "list_devices", lambda: range(num_devices))
     parallel = lambda devices, auto_shard_dataset: not auto_shard_dataset and Devices(len(devices))  # noqa: E731
-    monkeypatch.setattr(workers.keras.distribution, "DataParallel", parallel)
-    joined = rendezvous.join()
+    monkeypatch.setattr(cluster.keras.distribution, "DataParallel", parallel)
+    joined = from_environment()
     assert (joined.num_replicas, joined.distribution is None, joined.has_peers) == (num_devices, num_devices < 2, False)
 
 
@@ -111,25 +106,26 @@ def test_two_processes_train_on_all_devices_and_the_chief_waits_half_a_minute_fo
         return Replicas(4)
 
     monkeypatch.setenv("TF_CONFIG", tf_config({"worker": ["a:1", "b:2"]}, index=1))
-    monkeypatch.setattr(rendezvous, "bypass_proxy", waited.append)
-    monkeypatch.setattr(rendezvous, "_await_workers", lambda *who: waited.append(who))
+    monkeypatch.setattr(cluster, "bypass_proxy", waited.append)
+    monkeypatch.setattr(cluster, "listener_on", lambda *task: contextlib.nullcontext())
+    monkeypatch.setattr(cluster, "await_listeners", lambda *who: waited.append(who))
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: gpus)
     monkeypatch.setattr(context, "configure_coordination_service", lambda **options: waited.append(options))
     monkeypatch.setattr(tf.distribute, "MultiWorkerMirroredStrategy", strategy)
-    joined = rendezvous.join()
-    assert waited == [["a:1", "b:2"], (["a:1", "b:2"], 1), {"cluster_register_timeout_in_ms": 30_000}]
+    joined = from_environment()
+    assert waited == [["a:1", "b:2"], (["a:1"], "worker 1 (b:2)"), {"cluster_register_timeout_in_ms": 30_000}]
     assert (joined.rank, joined.num_processes, joined.num_replicas) == (1, 2, 4)
 
 
 class Replicas:
-    """What Workers asks of a strategy."""
+    """What Cluster asks of a strategy."""
 
     def __init__(self, count):
         self.num_replicas_in_sync = count
 
 
 class Devices:
-    """What Workers asks of a keras.distribution.DataParallel."""
+    """What Cluster asks of a keras.distribution.DataParallel."""
 
     def __init__(self, count):
         self.device_mesh = SimpleNamespace(devices=np.arange(count))
@@ -137,25 +133,12 @@ class Devices:
 
 def test_the_rows_of_the_workers_make_up_the_batch():
     everything = range(24)
-    parts = [everything[Workers(Replicas(6), rank, 3).rows(24)] for rank in range(3)]
+    parts = [everything[Cluster(Replicas(6), rank, 3).rows(24)] for rank in range(3)]
     assert [list(part) for part in parts] == [list(range(8)), list(range(8, 16)), list(range(16, 24))]
-    assert everything[Workers().rows(24)] == everything
-    for unfit in (3, 25):
-        assert f"number of devices, 6 on 3 worker(s), got {unfit}" in refused(Workers(Replicas(6), 0, 3).rows, unfit)
-
-
-@pytest.mark.parametrize(
-    "strategy, name", [(None, "synchronous"), (Replicas(2), "synchronous"), (None, "parameter_server")]
-)
-def test_xla_is_refused_where_training_would_go_without_it(strategy, name, monkeypatch):
-    workers = Workers(strategy)
-    with pytest.raises(UserError, match="jit_compile = on needs KERAS_BACKEND=jax"):
-        workers.check(TrainConfig(jit_compile="on", strategy=name), ())
-    for choice in ("auto", "off"):
-        workers.check(TrainConfig(jit_compile=choice, strategy=name), ())
-    monkeypatch.setattr("keras.backend.backend", lambda: "jax")
-    Workers().check(TrainConfig(jit_compile="on"), ())
-    Workers(distribution=Devices(2)).check(TrainConfig(jit_compile="on"), ())
+    assert everything[Cluster().rows(24)] == everything
+    for unfit, nearest in ((3, "6"), (25, "24 and 30")):
+        message = refused(Cluster(Replicas(6), 0, 3).rows, unfit)
+        assert message.endswith(f"number of devices, 6 on 3 worker(s), got {unfit}; the nearest are {nearest}")
 
 
 def test_gradients_are_summed_by_replicas_alone():
@@ -168,10 +151,10 @@ def test_gradients_are_summed_by_replicas_alone():
 
 
 def test_one_worker_hears_itself():
-    workers = Workers()
+    group = Cluster()
     text = '{"a": "ℓ ≤ π"}\n'
-    assert workers.is_chief and workers.broadcast_text(text) == text
-    np.testing.assert_array_equal(workers.all_reduce([1.5, -2]), [1.5, -2])
+    assert group.is_chief and group.broadcast_text(text) == text
+    np.testing.assert_array_equal(group.all_reduce([1.5, -2]), [1.5, -2])
 
 
 def test_a_worker_of_two_devices_gives_its_vector_by_the_first_of_them():
@@ -181,9 +164,9 @@ def test_a_worker_of_two_devices_gives_its_vector_by_the_first_of_them():
         def experimental_distribute_values_from_function(self, value):  # on those of the second worker
             return [value(SimpleNamespace(replica_id_in_sync_group=device)) for device in (2, 3)]
 
-    workers = Workers(FourDevices(), rank=1, num_processes=2)
-    workers._total = tf.add_n
-    np.testing.assert_array_equal(workers.all_reduce([1.5, -2]), [1.5, -2])
+    group = Cluster(FourDevices(), rank=1, num_processes=2)
+    group._total = tf.add_n
+    np.testing.assert_array_equal(group.all_reduce([1.5, -2]), [1.5, -2])
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", ""])
@@ -193,27 +176,27 @@ def test_a_port_that_is_taken_is_named(address):
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(ValueError, match=f"worker 2 cannot listen on host:{port}: Address already in use"):
-            rendezvous.listener_on(f"host:{port}", "worker 2")
-    rendezvous.listener_on(f"host:{port}", "worker 2").close()
+            cluster.listener_on(f"host:{port}", "worker 2")
+    cluster.listener_on(f"host:{port}", "worker 2").close()
 
 
-def test_workers_meet_and_one_that_comes_late_is_named(monkeypatch, capsys):
-    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
-    monkeypatch.setattr(rendezvous, "NOTICE_AFTER", 0)
+def test_a_worker_that_comes_late_is_named(monkeypatch, capsys):
+    (port,) = free_ports(1)
+    monkeypatch.setattr(cluster, "NOTICE_AFTER", 0)
     with contextlib.ExitStack() as stack:
-        late = ("127.0.0.1", int(addresses[1].split(":")[1]))
-        monkeypatch.setattr(rendezvous.time, "sleep", lambda _: stack.enter_context(socket.create_server(late)))
-        rendezvous._await_workers(addresses, 0)
-    assert capsys.readouterr().err == f"worker 0 ({addresses[0]}) waits for {addresses[1]}\n"
+        late = ("127.0.0.1", port)
+        monkeypatch.setattr(cluster.time, "sleep", lambda _: stack.enter_context(socket.create_server(late)))
+        cluster.await_listeners([f"127.0.0.1:{port}"], "worker 0")
+    assert capsys.readouterr().err == f"worker 0 waits for 127.0.0.1:{port}\n"
 
 
 def test_a_worker_that_never_comes_is_named_after_5_seconds_and_given_up_after_600(monkeypatch, capsys):
     clock, said = [0], []
     tick = lambda seconds: said.append(capsys.readouterr().err) or clock.append(clock[-1] + 1)  # noqa: E731
-    monkeypatch.setattr(rendezvous, "time", SimpleNamespace(monotonic=lambda: 50 + clock[-1], sleep=tick))
-    monkeypatch.setattr(rendezvous, "is_listening", lambda address: address == "b:1")
+    monkeypatch.setattr(cluster, "time", SimpleNamespace(monotonic=lambda: 50 + clock[-1], sleep=tick))
+    monkeypatch.setattr(cluster, "is_listening", lambda address: address == "b:1")
     with pytest.raises(WorkerLost, match="worker 1 .*a:1, c:1 could not be reached within 600 seconds"):
-        rendezvous.await_listeners(["a:1", "b:1", "c:1"], "worker 1")
+        cluster.await_listeners(["a:1", "b:1", "c:1"], "worker 1")
     assert clock[-1] == 601 and [*filter(None, said)] == [said[6]] == ["worker 1 waits for a:1, c:1\n"]
 
 
@@ -228,7 +211,7 @@ def test_a_worker_that_never_comes_is_named_after_5_seconds_and_given_up_after_6
 def test_no_proxy_is_asked_for_the_hosts_of_the_cluster(monkeypatch, given, expected):
     for name in ("no_grpc_proxy", "no_proxy"):
         monkeypatch.setenv(name, given.get(name, ""))
-    rendezvous.bypass_proxy(["a:1", "a:2", "[::1]:1", "10.0.0.2:1"])
+    cluster.bypass_proxy(["a:1", "a:2", "[::1]:1", "10.0.0.2:1"])
     assert os.environ["no_grpc_proxy"] == expected
 
 
@@ -237,14 +220,14 @@ MEET_WITH_ONE_DEVICE_MORE = """
 import json, os
 import tensorflow as tf
 from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
-from identity_matters.distributed import rendezvous
+from identity_matters.cluster import from_environment
 count = 1 + json.loads(os.environ["TF_CONFIG"])["task"]["index"]
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
 local = lambda self, resolver, worker_device: ([f"{worker_device}/device:CPU:{i}" for i in range(count)], "CPU")
 CollectiveAllReduceExtended._initialize_local_devices = local
 try:
-    rendezvous.join().all_reduce([1.0])
+    from_environment().all_reduce([1.0])
 except ValueError as error:
     print(error)
 """
@@ -274,9 +257,9 @@ def test_workers_meet_past_a_proxy_and_with_different_numbers_of_devices_say_so_
 def test_other_devices_than_another_workers_are_no_lost_worker(difference):
     error = tf.errors.InternalError(None, None, f"Device /device:GPU:0 is joining a group with {difference}\n[[node]]")
     with pytest.raises(UserError, match="worker 1 has 2 device.s., another worker has .*CUDA_VISIBLE_DEVICES"):
-        with explaining(Workers(Replicas(4), 1, 2).lost):
+        with explaining(Cluster(Replicas(4), 1, 2).translate_error):
             raise error
-    with pytest.raises(WorkerLost, match="^worker 1 "), explaining(Workers(Replicas(4), 1, 2).lost):
+    with pytest.raises(WorkerLost, match="^worker 1 "), explaining(Cluster(Replicas(4), 1, 2).translate_error):
         raise tf.errors.InternalError(None, None, "the group has gone")
 
 
@@ -287,7 +270,7 @@ def test_the_workers_together_see_the_batches_that_one_would_and_every_test_imag
     data = ArraySource("random", {"train": images, "test": images[:11]}, labels, 30)
     config = TrainConfig(batch_size=12, crop_padding=1)
     one = ArrayBatches(data, config)
-    parts = [ArrayBatches(data, config, Workers(Replicas(3), rank, 3).rows(12)) for rank in range(3)]
+    parts = [ArrayBatches(data, config, Cluster(Replicas(3), rank, 3).rows(12)) for rank in range(3)]
     for streams in (lambda b: (next(b.train_batches(4)),), lambda b: list(b.weighted_test_batches())):
         for whole, *shares in zip(streams(one), *map(streams, parts), strict=True):
             for expected, *pieces in zip(whole, *shares, strict=True):

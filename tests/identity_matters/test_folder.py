@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from begun import edit
+from begun import edit, newest_checkpoint, read_config_json
 from image_folders import DIGITS, noise, write, write_digits
 from loaded import load
 from PIL import Image
@@ -19,8 +19,6 @@ from identity_matters.data.digits import mnist_sample
 from identity_matters.data.source import open_source
 from identity_matters.evaluation import evaluate
 from identity_matters.model import all_conv_resnet
-from identity_matters.runs import checkpoint
-from identity_matters.runs.config_json import read_config_json
 from launch.trained_run import SavedRun, read_config
 
 
@@ -84,7 +82,7 @@ def streamed(monkeypatch):
 def test_a_run_on_images_read_as_needed_has_the_bits_of_one_in_memory(config, run, streamed, tmp_path, without_results):
     assert not fits_in_memory(open_source(config.data))
     training.train(config, tmp_path / "run")
-    found, expected = (checkpoint.load_newest(str(path / "checkpoints"))[1] for path in (tmp_path / "run", run[0]))
+    found, expected = (newest_checkpoint(str(path / "checkpoints"))[1] for path in (tmp_path / "run", run[0]))
     assert found.keys() == expected.keys()
     for name, array in expected.items():
         np.testing.assert_array_equal(found[name], array, name)

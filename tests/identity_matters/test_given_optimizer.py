@@ -7,13 +7,13 @@ import keras
 import numpy as np
 import processes
 import pytest
+from begun import read_config_json
 
 from identity_matters import given_optimizer, training
 from identity_matters.config import TrainConfig
 from identity_matters.errors import UserError
 from identity_matters.muon import Muon
 from identity_matters.optimization import learning_rate, optimizer
-from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.tables import read_metrics
 
 optimizers, schedules = keras.optimizers, keras.optimizers.schedules

@@ -9,12 +9,12 @@ import sys
 
 import numpy as np
 import pytest
+from begun import read_config_json
 from image_folders import DIGITS, write_digits
 from processes import assert_same_variables, final_variables
 
 import identity_matters
 from identity_matters.evaluation import evaluate
-from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.tables import read_metrics
 
 PROJECT = pathlib.Path(identity_matters.__file__).parents[1]

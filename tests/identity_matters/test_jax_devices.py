@@ -15,8 +15,8 @@ RUN = """
 import dataclasses, json, sys
 import jax, keras
 from identity_matters.config import DataConfig, ModelConfig, TrainConfig
-from identity_matters import training
-training.write_results = lambda *_: None
+from identity_matters import run, training
+run.write_results = lambda *_: None
 model = ModelConfig(stem_width=4, widths=(4, 8), blocks_per_stage=(1, 1), residual_initializer="standard")
 config = TrainConfig(
     model, DataConfig("mnist_sample", train_examples=200, eval_examples=50), crop_padding=2, train_steps=12,
@@ -50,7 +50,7 @@ def runs(tmp_path_factory):
 
 def test_two_devices_end_with_the_weights_of_one(runs):
     one, two = (processes.final_variables(runs[devices], 12) for devices in (1, 2))
-    moved = processes.checkpoint.load_newest(str(runs[1] / "checkpoints"))[0]
+    moved = processes.newest_checkpoint(str(runs[1] / "checkpoints"))[0]
     assert one.keys() == two.keys() and moved == 12
     for name in one:
         # Sums over a batch in another order, float32, 12 updates.

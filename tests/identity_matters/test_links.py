@@ -102,5 +102,5 @@ def test_arrays_and_figures_are_written_through_the_same_door(tmp_path, precious
     for name in ("drawn.png", "step_00000001.npz"):
         (tmp_path / name).symlink_to(precious / "mine")
     save_figures(lambda: {"drawn": Figure()}, str(tmp_path))
-    checkpoint.save(str(tmp_path), 1, {"a": np.zeros(1)})
+    checkpoint.save(str(tmp_path), {"step": np.int64(1)})
     assert not any((tmp_path / name).is_symlink() for name in ("drawn.png", "step_00000001.npz"))

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import processes
 import pytest
+from begun import read_config_json
 from scipy.special import log_softmax
 
 from identity_matters import training
@@ -13,7 +14,6 @@ from identity_matters.data.batches import ArrayBatches
 from identity_matters.data.source import open_source
 from identity_matters.errors import EvaluationFailed
 from identity_matters.model import all_conv_resnet
-from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.tables import read_metrics
 
 
@@ -30,7 +30,7 @@ def every_step(config, tmp_path_factory):
     run_dir = tmp_path_factory.mktemp("runs") / "every_step"
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Progress, "pop_steps_per_second", lambda self: 3.0)
-        patched.setattr(training, "write_results", lambda *_: None)
+        patched.setattr("identity_matters.run.write_results", lambda *_: None)
         training.train(config, run_dir)
     return run_dir
 

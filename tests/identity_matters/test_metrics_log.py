@@ -10,6 +10,7 @@ import pytest
 from identity_matters.config import DataConfig, TrainConfig
 from identity_matters.runs import metrics_log
 from identity_matters.runs.figures import learning_rate_drops
+from identity_matters.runs.record import Record
 from identity_matters.runs.tables import read_metrics
 
 KEYS = ("learning_rate", "train_top1_error", "test_top1_error", "images_per_second")
@@ -17,7 +18,7 @@ KEYS = ("learning_rate", "train_top1_error", "test_top1_error", "images_per_seco
 
 @pytest.fixture
 def run(tmp_path):
-    return SimpleNamespace(path=str(tmp_path), file=lambda name: str(tmp_path / name), contents={"config": {}})
+    return SimpleNamespace(path=str(tmp_path), file=lambda name: str(tmp_path / name), record=Record("train", {}))
 
 
 @pytest.fixture

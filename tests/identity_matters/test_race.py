@@ -8,12 +8,13 @@ import random
 import time
 
 import pytest
+from begun import read_config_json
 
 from identity_matters.config import TrainConfig
 from identity_matters.errors import UserError
 from identity_matters.runs import directory
-from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.directory import RunDirectory
+from identity_matters.runs.record import read_record
 
 TRIALS = 100
 PATIENCE = 120  # seconds
@@ -78,7 +79,7 @@ def test_a_run_that_begins_between_two_looks_at_its_directory_is_a_run_and_no_fi
 
         return seen
 
-    monkeypatch.setattr(directory, "read_config_json", looking(read_config_json))
+    monkeypatch.setattr(directory, "read_record", looking(read_record))
     monkeypatch.setattr(directory.os, "listdir", looking(os.listdir))
     path.mkdir()
     with pytest.raises(UserError, match=r"another config .*seed \(1, 2\)"):

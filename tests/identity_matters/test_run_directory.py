@@ -12,25 +12,18 @@ import warnings
 
 import numpy as np
 import pytest
-from begun import begin
+from begun import begin, newest_checkpoint, read_config_json
 from refusals import refused
 
+from identity_matters.cluster import Cluster
 from identity_matters.config import DataConfig, ModelConfig, TrainConfig
-from identity_matters.distributed import shared_run
-from identity_matters.distributed.workers import Workers
 from identity_matters.errors import UserError
 from identity_matters.experiments.ablations import AblationConfig
-from identity_matters.runs import checkpoint, config_json, directory, figures, tables
-from identity_matters.runs.config_json import (
-    STATUSES,
-    differing,
-    final_row_label,
-    flat,
-    read_config_json,
-    seen_from_start,
-)
+from identity_matters.run import Run
+from identity_matters.runs import checkpoint, directory, figures, tables
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.files import open_log, replacing
+from identity_matters.runs.record import STATUSES, Record, differing, flat, read_record
 from identity_matters.runs.tables import write_metrics
 
 ARRAYS = {"a": np.arange(3.0), "b": np.int64(7)}
@@ -195,9 +188,9 @@ def test_a_second_process_is_kept_out(tmp_path):
 
 
 def test_workers_wait_for_the_lock_of_the_chief_before_them_and_see_what_it_did(tmp_path, monkeypatch, capsys):
-    before, after = RunDirectory(str(tmp_path), TrainConfig()), RunDirectory(str(tmp_path), TrainConfig())
+    before = RunDirectory(str(tmp_path), TrainConfig())
+    after = RunDirectory(str(tmp_path), TrainConfig(), lock_timeout=180)
     before.__enter__()
-
     looked = []
 
     def end(_):
@@ -207,37 +200,44 @@ def test_workers_wait_for_the_lock_of_the_chief_before_them_and_see_what_it_did(
             before.__exit__()
 
     monkeypatch.setattr(directory.time, "sleep", end)
-    with contextlib.ExitStack() as stack:
-        directory.lock(after, stack, 180)
-        assert after.status == "diverged" and after.contents["diverged_at_step"] == 3
+    with after:
+        assert after.status == "diverged" and after.record.diverged_at_step == 3
     waiting = f"another process is writing to run_dir {tmp_path}; waiting up to 180 seconds for it to end\n"
     assert capsys.readouterr().err == waiting
 
 
-@pytest.mark.parametrize("tf_config, timeout", [(None, 0), ("{}", directory.LOCK_TIMEOUT)])
-def test_a_job_of_one_worker_waits_for_the_lock_of_its_last_try_too(tmp_path, monkeypatch, tf_config, timeout):
+@pytest.mark.parametrize("tf_config", [None, "{}"])
+def test_a_job_of_one_worker_waits_for_the_lock_of_its_last_try_too(tmp_path, monkeypatch, tf_config):
     if tf_config:
         monkeypatch.setenv("TF_CONFIG", tf_config)
     waited = []
-    monkeypatch.setattr(shared_run, "lock", lambda run, stack, timeout: waited.append(timeout))
-    with shared_run.open_run(TrainConfig(), str(tmp_path / "run"), Workers(), ""):
-        assert waited == [timeout]
+    with RunDirectory(str(tmp_path), TrainConfig()) as earlier:
+
+        def end(_):
+            waited.append(1)
+            earlier.__exit__()
+
+        monkeypatch.setattr(directory.time, "sleep", end)
+        with contextlib.nullcontext() if tf_config else pytest.raises(UserError, match="another process is writing"):
+            with Run.open(str(tmp_path), TrainConfig(), Cluster(), ""):
+                pass
+    assert bool(waited) == bool(tf_config)
 
 
 @pytest.mark.parametrize(
     ("backend", "results"), [("tensorflow", ("model.keras", "saved_model")), ("jax", ("model.keras",))]
 )
 def test_a_done_run_that_has_lost_a_result_has_something_left_to_do(tmp_path, monkeypatch, backend, results):
-    monkeypatch.setattr(shared_run.keras.backend, "backend", lambda: backend)
-    monkeypatch.setattr(shared_run, "_require_checkpoints", lambda *_: None)
+    monkeypatch.setattr("keras.backend.backend", lambda: backend)
     columns = ("step", "loss", "learning_rate", "train_top1_error", "test_top1_error")
 
     def final_row():
-        with shared_run.open_run(TrainConfig(), str(tmp_path), Workers(), "") as (_, contents):
-            return contents["final_row"]
+        with Run.open(str(tmp_path), TrainConfig(), Cluster(), "") as run:
+            return run.final_row
 
     begin(tmp_path, TrainConfig(), status="done")
     write_metrics(str(tmp_path / "metrics.csv"), [dict.fromkeys(columns, 1)])
+    checkpoint.save(str(tmp_path / "checkpoints"), {"step": np.int64(1)})
     for name in results:
         (tmp_path / name).touch()
     assert final_row()["step"] == 1
@@ -245,6 +245,9 @@ def test_a_done_run_that_has_lost_a_result_has_something_left_to_do(tmp_path, mo
         (tmp_path / name).unlink()
         assert final_row() is None
         (tmp_path / name).touch()
+    (tmp_path / "model.keras").unlink()
+    os.remove(tmp_path / "checkpoints" / "step_00000001.npz")
+    assert "holds a run of 1 steps without its checkpoints" in refused(final_row)
 
 
 def test_a_file_system_without_locks_is_one_line(tmp_path, monkeypatch):
@@ -257,16 +260,15 @@ def test_a_file_system_without_locks_is_one_line(tmp_path, monkeypatch):
             pass
 
 
-def test_a_path_of_a_run_is_looked_up_where_the_run_was_started_first(tmp_path, monkeypatch):
-    (tmp_path / "start" / "data").mkdir(parents=True)
-    (tmp_path / "other" / "data").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path / "other")
-    record = {"folder": str(tmp_path / "start")}
-    assert seen_from_start(record, "data") == str(tmp_path / "start" / "data")
-    gone = {"folder": str(tmp_path / "gone")}
-    assert seen_from_start(gone, "data") == seen_from_start({}, "data") == "data"
-    assert seen_from_start(gone, "nowhere") == str(tmp_path / "gone" / "nowhere")
-    assert seen_from_start(record, "") == ""
+def test_a_run_records_its_paths_as_absolute_ones(tmp_path, monkeypatch):
+    (tmp_path / "start").mkdir()
+    (tmp_path / "start" / "data.npz").touch()
+    monkeypatch.chdir(tmp_path / "start")
+    begin("run", TrainConfig(data=DataConfig(npz="data.npz"), init_from="digits"))
+    config = read_record("run").config_as(TrainConfig())
+    assert (config.data.npz, config.init_from) == (str(tmp_path / "start" / "data.npz"), "digits")
+    monkeypatch.chdir(tmp_path)
+    begin("start/run", TrainConfig(data=DataConfig(npz="start/data.npz"), init_from="digits"))
 
 
 def test_an_error_names_the_file_that_was_to_be_written(tmp_path):
@@ -285,9 +287,9 @@ def test_a_run_goes_on_where_its_data_have_moved(tmp_path):
 
 def test_the_last_row_of_a_run_is_its_end_unless_its_config_json_says_otherwise():
     rows = [{"step": 1000}, {"step": 2000}]
-    labels = [final_row_label({"status": status}, rows) for status in STATUSES]
+    labels = [Record("train", {}, status=status).final_row_label(rows) for status in STATUSES]
     assert labels == ["at step 2,000", "at the end", "at step 2,000, before it diverged", "at step 2,000"]
-    assert final_row_label(None, rows) == final_row_label({"status": "failed"}, []) == "at the end"
+    assert Record("train", {}, status="failed").final_row_label([]) == "at the end"
 
 
 def test_configs_are_told_apart_by_the_fields_that_differ():
@@ -336,15 +338,15 @@ def test_a_row_has_a_whole_step_finite_numbers_and_errors_that_are_fractions(row
 
 def test_the_newest_checkpoints_are_kept(tmp_path):
     for step in range(1, 6):
-        checkpoint.save(str(tmp_path), step, ARRAYS)
+        checkpoint.save(str(tmp_path), ARRAYS | {"step": np.int64(step)})
     assert sorted(os.listdir(tmp_path)) == [f"step_0000000{step}.npz" for step in (3, 4, 5)]
-    step, arrays = checkpoint.load_newest(str(tmp_path))
-    assert step == 5
+    arrays = newest_checkpoint(tmp_path)[1]
+    assert arrays["step"] == 5
     np.testing.assert_array_equal(arrays["a"], ARRAYS["a"])
 
 
 def test_no_flipped_bit_goes_unnoticed(tmp_path):
-    good = open(checkpoint.save(str(tmp_path), 1, ARRAYS), "rb").read()
+    good = open(checkpoint.save(str(tmp_path), ARRAYS | {"step": np.int64(1)}), "rb").read()
     path = tmp_path / "step_00000002.npz"
     rng = np.random.default_rng(0)
     with warnings.catch_warnings():
@@ -353,7 +355,7 @@ def test_no_flipped_bit_goes_unnoticed(tmp_path):
             damaged = bytearray(good)
             damaged[position] ^= 1 << int(rng.integers(8))
             path.write_bytes(damaged)
-            step, arrays = checkpoint.load_newest(str(tmp_path))
+            arrays = newest_checkpoint(tmp_path)[1]
             # Either the damaged file is skipped, or the bit did not matter (a time stamp, say).
             for name, array in ARRAYS.items():
                 np.testing.assert_array_equal(arrays[name], array)
@@ -371,33 +373,15 @@ def test_the_drops_of_the_learning_rate_are_marked_where_they_are():
 
 @pytest.mark.parametrize("kind", ["train", "ablations"])
 def test_a_file_of_data_may_be_moved_but_not_be_changed(tmp_path, kind):
-    def directory(path, digest):
+    def opened(path, digest):
         train = TrainConfig(data=DataConfig(npz=path, validation_examples=1))
         config = train if kind == "train" else AblationConfig(train=train)
         return RunDirectory(str(tmp_path / "run"), config, kind, digest)
 
     for path, digest in (("data.npz", ""), ("data.npz", "1a2b"), ("moved.npz", "1a2b")):  # "": who does not know them
-        with directory(path, digest) as run:
+        with opened(path, digest) as run:
             run.set_status("running")
-    assert directory("moved.npz", "").contents["data_digest"] == "1a2b"
-    message = refused(directory, "moved.npz", "3c4d")
+    assert opened("moved.npz", "").record.data_digest == "1a2b"
+    message = refused(opened, "moved.npz", "3c4d")
     assert "holds a run on other data: '1a2b', now '3c4d'; give the data as they were" in message
-    assert "npz (moved.npz, third.npz)" in refused(directory, "third.npz", "3c4d")
-
-
-def test_paths_of_a_run_are_seen_from_where_it_was_started(tmp_path):
-    (tmp_path / "data").mkdir()
-    for fields in ({"data_dir": "data"}, {"npz": "gone.npz"}):
-        data = config_json.config_of({"folder": str(tmp_path), "config": {"data": fields}}, TrainConfig()).data
-        ((name, path),) = fields.items()
-        assert getattr(data, name) == str(tmp_path / path)
-
-
-def test_a_run_goes_on_with_a_path_named_otherwise_though_an_older_version_did_not_say_its_data(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    begin("run", TrainConfig(data=DataConfig(npz="a.npz")))
-    assert (tmp_path / "run" / "config.json").read_text().startswith('{\n  "')  # to be read by people too
-    same, other = (TrainConfig(data=DataConfig(npz=str(tmp_path / name))) for name in ("a.npz", "b.npz"))
-    with RunDirectory("run", same, data_digest="1f") as run:
-        assert run.status == "running"
-    assert "another config" in refused(RunDirectory, "run", other)
+    assert "npz (moved.npz, third.npz)" in refused(opened, "third.npz", "3c4d")

@@ -19,6 +19,7 @@ from identity_matters.data.arrays import ArraySource
 from identity_matters.data.base import Source
 from identity_matters.data.digits import MnistSample, mnist_sample
 from identity_matters.data.source import open_source
+from identity_matters.runs.record import Record
 
 DIGITS = DataConfig("mnist_sample")
 
@@ -154,6 +155,8 @@ def test_where_the_data_of_a_run_lie_is_said_and_that_they_have_changed(data, fl
     line = f"note: the data are read from {place!r}, which config.json names\n"
     assert capfd.readouterr().err == line * said
     for digest in ("12 stripes", ""):
-        source_module.check_data_is_unchanged(Stripes(config), config, {"data_digest": digest}, "the run")
-    found = refused(source_module.check_data_is_unchanged, Stripes(config), config, {"data_digest": "13"}, "the run")
+        record = Record("train", {}, data_digest=digest)
+        source_module.check_data_is_unchanged(Stripes(config), config, record, "the run")
+    record = Record("train", {}, data_digest="13")
+    found = refused(source_module.check_data_is_unchanged, Stripes(config), config, record, "the run")
     assert found.startswith(f"{config.npz or config.images or config.dataset} has changed since the run was trained")

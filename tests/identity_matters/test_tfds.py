@@ -26,6 +26,7 @@ from scipy.special import log_softmax
 
 from identity_matters import training
 from identity_matters.classifier import load_classifier
+from identity_matters.cluster import Cluster
 from identity_matters.config import DataConfig, ModelConfig, TrainConfig
 from identity_matters.data import base as base_module
 from identity_matters.data.arrays import resize
@@ -33,7 +34,6 @@ from identity_matters.data.base import fits_in_memory
 from identity_matters.data.batches import StreamedBatches, open_batches
 from identity_matters.data.source import open_source
 from identity_matters.data.tfds import _resize, _window
-from identity_matters.distributed.workers import Workers
 from identity_matters.errors import UserError
 from launch.trained_run import first_examples
 
@@ -180,7 +180,7 @@ def test_sets_of_varying_size_are_streamed(offline, jpeg, png, monkeypatch):
 
 
 def test_parameter_servers_refuse_a_streamed_set(jpeg, tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "join", lambda config: Workers())
+    monkeypatch.setattr(training, "join", lambda config: Cluster())
     config = TrainConfig(data=jpeg, strategy="parameter_server")
     assert "identity_tiny_jpeg" in refused(training.train, config, str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()

@@ -11,7 +11,7 @@ import numpy as np
 import processes
 import pytest
 import tensorflow as tf
-from begun import begin
+from begun import begin, newest_checkpoint, read_config_json
 from refusals import refused
 from tensorflow.python.framework import config as tensorflow_config
 
@@ -23,15 +23,15 @@ from identity_matters.errors import UserError, explaining, lack_of_memory
 from identity_matters.evaluation import evaluate
 from identity_matters.model import all_conv_resnet, standardize
 from identity_matters.optimization import compile_model
+from identity_matters.run import Run
 from identity_matters.runs import checkpoint
-from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.tables import read_metrics
 from identity_matters.untrusted import load_network
 
 
 def assert_same_run(a, b) -> None:
     """Bit-identical weights and optimiser state, and the same rows but for the speed."""
-    (_, arrays), (_, others) = (checkpoint.load_newest(os.path.join(path, "checkpoints")) for path in (a, b))
+    (_, arrays), (_, others) = (newest_checkpoint(os.path.join(path, "checkpoints")) for path in (a, b))
     assert arrays.keys() == others.keys()
     for name in arrays:
         if not name.startswith("sum/"):  # means of an epoch that was interrupted can differ in the last digit
@@ -178,7 +178,7 @@ def test_operations_are_deterministic_and_seeded_from_before_the_first_step(shor
     found, seeds = [], []
     is_enabled = tensorflow_config.is_op_determinism_enabled
     monkeypatch.setattr(
-        training, "restore", lambda state, *_: found.extend([is_enabled(), state.network]) or exec("raise OSError")
+        Run, "restore", lambda _, state, *__: found.extend([is_enabled(), state.network]) or exec("raise OSError")
     )
     monkeypatch.setattr(keras.utils, "set_random_seed", seeds.append)
     tensorflow_config.disable_op_determinism()
@@ -199,7 +199,7 @@ def test_the_state_of_a_run_is_taken_over_whole(tmp_path, way):
         optimizer.build(network.trainable_variables)
         for variable in optimizer.variables[2:]:
             variable.assign(np.random.default_rng(seed).standard_normal(variable.shape))
-        return checkpoint.TrainingState(network, optimizer)
+        return checkpoint.TrainingState(network, optimizer, 4)
 
     given, taking = state(1), state(2)
     names = "loss", "cross_entropy", "top1", "top5"
@@ -212,10 +212,10 @@ def test_the_state_of_a_run_is_taken_over_whole(tmp_path, way):
     given.begin_epoch()
     given.advance(1, dict.fromkeys(names, 5.0))
     if way == "checkpoint":
-        given.save(str(tmp_path))
-        taking.restore(str(tmp_path), 4)
+        checkpoint.save(str(tmp_path), given.arrays())
+        taking.restore(str(tmp_path))
     else:
-        taking.take_flat(*given.flat())
+        taking.assign(given.arrays())
     assert taking.step == 4
     assert given.arrays().keys() == taking.arrays().keys()
     for name, array in given.arrays().items():

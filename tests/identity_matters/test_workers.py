@@ -1,27 +1,24 @@
 """What workers agree on before they train, and what they wait for: seen from one of them, the other being played."""
 
 import dataclasses
-import json
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from begun import begin
+from begun import begin, read_config_json
 from refusals import refused
 
-from identity_matters import networks, training
+from identity_matters import cluster, networks, training
+from identity_matters.cluster import Cluster
 from identity_matters.config import DataConfig, TrainConfig
-from identity_matters.distributed import rendezvous, shared_run
-from identity_matters.distributed.shared_run import open_run, recording_failure
-from identity_matters.distributed.workers import Workers
 from identity_matters.errors import Diverged, WorkerLost
 from identity_matters.model import all_conv_resnet
-from identity_matters.runs.config_json import read_config_json
-from identity_matters.runs.directory import RunDirectory
+from identity_matters.run import Run
+from identity_matters.runs.checkpoint import TrainingState
 
 
-class Chief(Workers):
+class Chief(Cluster):
     """A chief whose words are kept."""
 
     def broadcast_text(self, text):
@@ -29,7 +26,7 @@ class Chief(Workers):
         return text
 
 
-class Second(Workers):
+class Second(Cluster):
     """Worker 1 of two, which hears the words of a chief."""
 
     def __init__(self, said):
@@ -51,7 +48,8 @@ def images(count):
 @pytest.fixture
 def said(tmp_path):
     chief = Chief()
-    with open_run(TrainConfig(data=DataConfig(npz="one.npz")), str(tmp_path / "run"), chief, *images(200)):
+    config = TrainConfig(data=DataConfig(npz="one.npz"))
+    with Run.open(str(tmp_path / "run"), config, chief, *images(200)):
         return chief.said
 
 
@@ -91,13 +89,12 @@ def test_a_worker_on_other_data_is_refused(said):
     def join(digest, summary):
         # The same digest says that it is the same file, wherever it is and was looked for.
         config = TrainConfig(data=DataConfig(npz="elsewhere.npz", download=True))
-        with open_run(config, "", Second(said), digest, summary) as (directory, contents):
-            return directory, contents["config"]["examples"]
+        with Run.open("", config, Second(said), digest, summary) as run:
+            return run
 
     message = "other data than worker 0 (worker 0's, its own): examples (200 images, c8, 150 images, 96)"
     assert message in refused(join, *images(150))
-    directory, agreed = join(*images(200))
-    assert directory is None and agreed == "200 images, c8"
+    assert join(*images(200)).directory is None
 
 
 def test_nobody_downloads_where_the_chief_could_not():
@@ -108,28 +105,26 @@ def test_nobody_downloads_where_the_chief_could_not():
         def all_reduce(self, vector):
             raise WorkerLost("worker 1", RuntimeError("gone"))
 
-    with pytest.raises(WorkerLost), Alone("").in_turn(True):
+    with pytest.raises(WorkerLost), Alone("").chief_first(True):
         pytest.fail("it must not load")
 
 
 @pytest.mark.parametrize("is_ordered", [False, True])
 @pytest.mark.parametrize("rank", [0, 1])
-def test_where_the_order_counts_the_others_wait_for_the_chief(rank, is_ordered):
-    waited = []
+def test_the_chief_enters_first_where_the_order_counts(rank, is_ordered):
+    events = []
 
-    class Waiting(Workers):
+    class Waiting(Cluster):
         def broadcast(self, vector):
             return np.array([float(is_ordered)])  # as the chief has it, whatever this one has
 
-        def all_reduce(self, vector):
-            waited.append("before")
-
         def barrier(self):
-            waited.append("after")
+            events.append("barrier")
 
-    with Waiting(rank=rank, num_processes=2).in_turn(not is_ordered):
-        waited.append("in turn")
-    assert waited == (["before"] if is_ordered and rank else []) + ["in turn"] + ["after"] * (is_ordered and not rank)
+    with Waiting(rank=rank, num_processes=2).chief_first(not is_ordered):
+        events.append("entered")
+    expected = ["entered", "barrier"] if rank == 0 else ["barrier", "entered"]
+    assert events == (expected if is_ordered else ["entered"])
 
 
 def test_each_device_of_a_worker_gets_its_share_of_a_batch():
@@ -140,31 +135,61 @@ def test_each_device_of_a_worker_gets_its_share_of_a_batch():
             return make(None)
 
     batches = lambda: ((np.arange(4 * i, 4 * i + 4), -np.arange(4.0)) for i in range(2))  # noqa: E731
-    dataset = Workers(SixDevices(), rank=1, num_processes=3).distribute(batches)
+    dataset = Cluster(SixDevices(), rank=1, num_processes=3).distribute(batches)
     shares = [[array.tolist() for array in share] for share in dataset.take(4).as_numpy_iterator()]
     assert shares == [[[0, 1], [0, -1]], [[2, 3], [-2, -3]], [[4, 5], [0, -1]], [[6, 7], [-2, -3]]]
 
 
-def test_the_chief_says_how_many_others_have_another_config():
-    waited = []
+def test_the_chief_says_how_many_others_have_another_config(tmp_path):
+    events = []
 
-    class Chief(Workers):
+    class Chief(Cluster):
         def all_reduce(self, vector):
             return np.asarray(vector, float) + 1
 
-        def barrier(self):
-            waited.append(True)
+        def broadcast_text(self, text):
+            return text
 
-    message = "1 of 3 workers were started with another config or other data than worker 0"
-    assert refused(shared_run._require_agreement, {}, [], Chief(num_processes=3)) == message
-    assert waited  # until all have heard it
+        def barrier(self):
+            events.append("barrier")
+
+    def open_run():
+        with Run.open(str(tmp_path / "run"), TrainConfig(), Chief(num_processes=3), ""):
+            pytest.fail("it must not train")
+
+    assert refused(open_run) == "1 of 3 workers were started with another config or other data than worker 0"
+    assert events == ["barrier"]  # until all have heard it
+
+
+def test_all_workers_take_the_state_that_the_chief_has_restored(tiny_run, tiny_config):
+    states = []
+    for _ in range(2):
+        network, model = networks.build(tiny_config.model, seed=len(states)), keras.optimizers.SGD(0.1, momentum=0.9)
+        model.build(network.trainable_variables)
+        states.append(TrainingState(network, model, 4))
+    first, second = states
+    first.advance(3, {"loss": 0.1, "cross_entropy": 0.2, "top1": 0.3, "top5": 0.4})
+    sums = []
+
+    class Pair(Cluster):
+        """Its all-reduce adds what the chief gave, the first to call."""
+
+        def all_reduce(self, vector):
+            sums.append(np.asarray(vector, float))
+            return sum(sums)
+
+    first.assign(Pair(num_processes=2).broadcast_arrays(first.arrays()))
+    second.assign(Pair(rank=1, num_processes=2).broadcast_arrays(second.arrays()))
+    assert second.step == 3 and second.means() == first.means() != {}
+    for (name, given), taken in zip(first.weights().items(), second.weights().values(), strict=True):
+        np.testing.assert_array_equal(given, taken, name)
 
 
 @pytest.mark.parametrize("rank, own", [(0, "é"), (1, "another text")])
 def test_a_text_is_broadcast_by_its_length_and_its_bytes(rank, own):
     said = []
 
-    class Hearing(Workers):
+    class Hearing(Cluster):
         def all_reduce(self, vector):
             said.append([int(number) for number in vector])
             return np.array([[2.0], [0xC3, 0xA9]][len(said) - 1])
@@ -177,20 +202,29 @@ def test_a_worker_is_lost_where_tensorflow_and_not_our_own_code_has_failed():
     gone, ours = (
         tf.errors.UnavailableError(None, None, text) for text in ("gone", "Traceback (most recent call last)")
     )
-    assert isinstance(Second("").lost(gone), WorkerLost) and Workers().lost(gone) is None
-    assert Second("").lost(ours) is Second("").lost(ValueError("gone")) is None
+    assert isinstance(Second("").translate_error(gone), WorkerLost) and Cluster().translate_error(gone) is None
+    assert Second("").translate_error(ours) is Second("").translate_error(ValueError("gone")) is None
 
 
-def test_a_process_takes_its_rows_and_under_pytorch_one_step_at_a_time(monkeypatch):
+def test_under_pytorch_a_call_makes_one_step(monkeypatch):
     monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
-    assert Second("").check(TrainConfig(batch_size=6), []) == slice(3, 6)
-    assert "must be 1 with PyTorch, got 2" in refused(Workers().check, TrainConfig(steps_per_execution=2), [])
+    assert "must be 1 with PyTorch, got 2" in refused(training.check, TrainConfig(steps_per_execution=2), [])
+
+
+@pytest.mark.parametrize("strategy", ["synchronous", "parameter_server"])
+def test_xla_is_refused_under_tensorflow(monkeypatch, strategy):
+    message = refused(training.check, TrainConfig(jit_compile="on", strategy=strategy), [])
+    assert message.startswith("jit_compile = on needs KERAS_BACKEND=jax")
+    for choice in ("auto", "off"):
+        training.check(TrainConfig(jit_compile=choice, strategy=strategy), [])
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    training.check(TrainConfig(jit_compile="on"), [])
 
 
 def test_a_job_of_one_worker_waits_for_no_others(monkeypatch):
-    monkeypatch.setattr(rendezvous, "worker_addresses", lambda text: (["localhost:1"], 0))
-    monkeypatch.setattr(rendezvous, "_await_workers", lambda *_: pytest.fail("there are none"))
-    assert rendezvous.join().num_processes == 1
+    monkeypatch.setattr(cluster, "worker_addresses", lambda text: (["localhost:1"], 0))
+    monkeypatch.setattr(cluster, "await_listeners", lambda *_: pytest.fail("there are none"))
+    assert cluster.from_environment().num_processes == 1
 
 
 @pytest.mark.parametrize(
@@ -198,43 +232,48 @@ def test_a_job_of_one_worker_waits_for_no_others(monkeypatch):
     [
         ("running", OSError("the disk is full"), "failed"),
         ("running", WorkerLost("worker 0", RuntimeError("gone")), "running"),  # the same command continues
-        ("done", OSError("the disk is full"), "done"),
         (None, OSError("the disk is full"), None),  # the run has not begun
     ],
 )
-def test_how_a_run_failed_is_recorded_where_it_was_under_way(tmp_path, status, error, recorded):
-    with RunDirectory(str(tmp_path), TrainConfig()) as directory:
+def test_a_failure_is_recorded_in_a_run_that_has_begun(tmp_path, status, error, recorded):
+    with pytest.raises(type(error)), Run.open(str(tmp_path), TrainConfig(), Cluster(), "") as run:
         if status:
-            directory.set_status(status)
-        with pytest.raises(type(error)), recording_failure(directory, Workers()):
-            raise error
+            run.directory.set_status(status)
+        raise error
     contents = read_config_json(str(tmp_path))
     assert (contents and contents["status"]) == recorded
     assert recorded != "failed" or contents["error"] == "the disk is full"
 
 
-@pytest.mark.parametrize("status, is_locked", [("running", True), ("failed", True), ("diverged", False)])
-def test_a_run_that_diverged_is_not_locked(tmp_path, monkeypatch, status, is_locked):
-    locked, waited = [], []
-    monkeypatch.setattr(shared_run, "lock", lambda *_: locked.append(1))
-    monkeypatch.setattr(Workers, "barrier", lambda _: waited.append(1))
-    begin(tmp_path, TrainConfig(), status=status, diverged_at_step=3)
-    with open_run(TrainConfig(), str(tmp_path), Workers(), "") as (_, contents):
-        assert contents["status"] == status and bool(locked) == is_locked and contents["final_row"] is None
-        assert bool(waited) != is_locked  # until the others have heard that nothing is left to do
+def test_a_run_that_diverged_says_so_to_all_workers_and_is_not_locked(tmp_path):
+    begin(tmp_path, TrainConfig(), status="diverged", diverged_at_step=3)
+    before = (tmp_path / "config.json").read_bytes()
+    events = []
+
+    class Waiting(Chief):
+        def barrier(self):
+            events.append("barrier")
+
+    chief = Waiting()
+    for worker, folder in ((chief, str(tmp_path)), (None, "")):
+        with pytest.raises(Diverged) as raised:
+            with Run.open(folder, TrainConfig(), worker or Second(chief.said), ""):
+                pytest.fail("it must not train")
+        assert raised.value.step == 3
+    assert events == ["barrier"]  # until the others have heard that nothing is left to do
+    assert (tmp_path / "config.json").read_bytes() == before
 
 
 def test_divergence_is_recorded_before_any_worker_may_leave(tmp_path):
     """A scheduler ends the whole job with its first process."""
     seen = []
 
-    class Waiting(Workers):
+    class Waiting(Cluster):
         def barrier(self):
             seen.append(read_config_json(str(tmp_path / "run"))["status"])
 
-    with open_run(TrainConfig(), str(tmp_path / "run"), Waiting(), "") as (directory, _):
-        directory.set_status("running")
-        with pytest.raises(Diverged), recording_failure(directory, Waiting()):
-            raise Diverged(7)
+    with pytest.raises(Diverged), Run.open(str(tmp_path / "run"), TrainConfig(), Waiting(), "") as run:
+        run.directory.set_status("running")
+        raise Diverged(7)
     assert seen == ["diverged"]
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["diverged_at_step"] == 7
+    assert read_config_json(str(tmp_path / "run"))["diverged_at_step"] == 7

@@ -6,11 +6,11 @@ import sys
 
 import numpy as np
 import pytest
+from begun import read_config_json
 from launching import launched
 from legible import assert_legible
 
 from identity_matters.data.digits import mnist_sample
-from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.figure_style import styled
 from identity_matters.runs.tables import write_metrics
 from launch import check_theory

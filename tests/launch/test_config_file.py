@@ -31,16 +31,6 @@ def test_a_json_of_flags_changes_a_preset(tmp_path):
     assert config == dataclasses.replace(preset, train_steps=7, decay_steps=(), seed=3, model=model)
 
 
-def test_relative_places_of_data_are_those_of_the_run(tiny_run, tmp_path, monkeypatch):
-    (tmp_path / "there").mkdir()
-    (tmp_path / "there" / "images.npz").write_bytes(b"")
-    record = json.loads((tiny_run / "config.json").read_text())
-    record["config"]["data"]["npz"], record["folder"] = "images.npz", str(tmp_path / "there")
-    assert config_of("train", written(tmp_path / "config.json", record)).data.npz == str(
-        tmp_path / "there" / "images.npz"
-    )
-
-
 @pytest.mark.parametrize(
     "contents, flags, expected",
     [

@@ -38,6 +38,6 @@ def test_a_lack_of_memory_anywhere_is_one_line(launch, tmp_path, monkeypatch, er
     def fail(*_):
         raise error
 
-    monkeypatch.setattr("launch.plot.read_config_json", fail)
+    monkeypatch.setattr("launch.plot.read_record", fail)
     code, _, err = launch("plot", f"--run_dir={tmp_path}")
     assert (code, err) == (1, "error: there is not enough memory, or ulimit allows too little\n")

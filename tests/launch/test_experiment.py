@@ -21,7 +21,7 @@ from tiny_studies import FLAGS, load_three_digits
 
 from identity_matters.errors import UserError
 from identity_matters.fields import Checked, option
-from identity_matters.runs import config_json
+from identity_matters.runs import record
 from identity_matters.runs.job_table import Job
 from identity_matters.runs.tables import read_rows, write_metrics
 from launch import experiment, launcher, shortcut_study
@@ -71,7 +71,7 @@ def line(job, rows):
 
 def report(run, rows):
     total = sum(row["square"] for row in rows)
-    return Report(f"sum {total}", "verdict", {"sum.md": f"{total}\n"}, {"total": total})
+    return Report(f"sum {total}", "verdict", {"sum.md": f"{total}\n"}, {"num_examples": total})
 
 
 # The tests of it.
@@ -80,7 +80,7 @@ def report(run, rows):
 @pytest.fixture
 def squares(tmp_path, monkeypatch):
     """Registers the command, with the one line that this takes; returns the directory for its run."""
-    monkeypatch.setattr(config_json, "RUN_TYPES", (*config_json.RUN_TYPES, "squares"))
+    monkeypatch.setattr(record, "RUN_TYPES", (*record.RUN_TYPES, "squares"))
     return str(tmp_path / "run")
 
 
@@ -101,7 +101,7 @@ def test_it_prints_writes_draws_and_a_second_call_says_that_it_is_finished(squar
     ]  # fmt: skip
     names = {"config.json", "results.csv", "cubes.csv", "parabola.png", "sum.md", ".lock"}
     assert set(os.listdir(squares)) == names and status(squares) == "done"
-    assert contents(squares)["total"] == 5
+    assert contents(squares)["num_examples"] == 5
     assert main(SquaresConfig(), squares) == 0
     assert capsys.readouterr().out == f"{squares} is already finished; its results:\n{first}"
 

@@ -18,11 +18,11 @@ import keras
 import numpy as np
 import processes
 import pytest
+from begun import read_config_json
 from processes import FLAGS, STEPS, assert_same_variables, children, final_variables, last_step, log_of, until
 
 from identity_matters import training
 from identity_matters.errors import EXIT_CONTINUE, EXIT_ERROR
-from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.tables import read_metrics
 from launch.local_cluster import free_ports
 

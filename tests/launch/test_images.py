@@ -10,10 +10,10 @@ import shutil
 
 import processes
 import pytest
+from begun import read_config_json
 from image_folders import DIGITS, write, write_digits
 
 from identity_matters.data.digits import mnist_sample
-from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.tables import read_metrics
 from launch import launcher
 

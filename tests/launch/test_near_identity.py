@@ -10,7 +10,6 @@ import pytest
 from begun import edit
 
 from identity_matters.runs.tables import read_rows, write_metrics
-from launch import trained_run
 from launch.near_identity import BLOCKS, REMOVED, smallest_first
 
 
@@ -25,13 +24,13 @@ def test_it_prints_a_line_a_block_and_draws(tiny_blocks):
     smallest = min(rows, key=lambda row: row["ratio"])
     assert removed[1]["last"] == smallest["block"] and removed[1]["error"] == smallest["error_without"]
     contents = json.loads((run_dir / "config.json").read_text())
-    assert contents["num_examples"] == 40 and re.fullmatch("[0-9a-f]{16}", contents[trained_run.DIGEST])
+    assert contents["num_examples"] == 40 and re.fullmatch("[0-9a-f]{16}", contents["weights_digest"])
 
 
 def test_other_weights_are_refused(launch, tiny_blocks, tmp_path):
     run_dir, flags, _ = tiny_blocks
     copy = shutil.copytree(run_dir, tmp_path / "blocks")
-    edit(copy, **{trained_run.DIGEST: "0"})
+    edit(copy, weights_digest="0")
     code, _, err = launch("near_identity", f"--run_dir={copy}", *flags)
     assert code == 1 and "was computed for other weights" in err
 

@@ -7,7 +7,7 @@ import pathlib
 
 import numpy as np
 import pytest
-from begun import begin
+from begun import begin, read_config_json
 from launching import config_of
 from legible import assert_legible
 from matplotlib.figure import Figure
@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from identity_matters.config import DataConfig, ModelConfig, TrainConfig
 from identity_matters.errors import UserError
 from identity_matters.runs import figures
-from identity_matters.runs.config_json import RUN_TYPES, read_config_json
 from identity_matters.runs.figure_style import styled
+from identity_matters.runs.record import RUN_TYPES
 from identity_matters.runs.tables import write_metrics
 from launch import plot, train
 

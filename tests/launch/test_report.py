@@ -4,10 +4,9 @@ import html.parser
 import shutil
 
 import pytest
-from begun import begin, edit
+from begun import begin, edit, read_config_json
 from chromium import CHROMIUM, visit
 
-from identity_matters.runs.config_json import read_config_json
 from launch import report
 from shortcut_study.config import PRESETS
 

@@ -24,7 +24,7 @@ def study(tmp_path, monkeypatch):
             run.set_status("running")
             shortcut_study._write_events(run, ROWS, has_hparams=True)
             run.set_status("done")
-            return sorted(run.contents["event_files"])
+            return sorted(run.record.event_files)
 
     return write
 

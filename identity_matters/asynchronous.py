@@ -20,22 +20,28 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from identity_matters.cluster import (
+    Cluster,
+    await_listeners,
+    bypass_proxy,
+    is_listening,
+    listener_on,
+    parse_tf_config,
+)
 from identity_matters.config import TrainConfig
 from identity_matters.data.batches import ArrayBatches, planned_images
-from identity_matters.distributed import rendezvous
-from identity_matters.distributed.workers import Workers
 from identity_matters.errors import UserError, WorkerLost
 from identity_matters.fields import require
 from identity_matters.model import standardize
 from identity_matters.optimization import compile_model, is_among_highest, learning_rate_schedule
 from identity_matters.runs.signals import StopRequest, deferring_sigterm
 
-AHEAD = 2  # batches handed out to each worker before its answers are read
-PATIENCE = 10  # failed checks in a row after which a server or worker takes the chief for gone
-_POLL = 1.0  # seconds between two of them
+PREFETCH = 2  # batches handed out to each worker before its answers are read
+MAX_FAILED_PINGS = 10  # in a row, after which a server or worker takes the chief for gone
+_PING_SECONDS = 1.0  # between two of them
 
 
-class Coordinator(Workers):
+class Coordinator(Cluster):
     """The chief of a job with parameter servers; to all but the training step it is the only process."""
 
     def __init__(self, strategy: tf.distribute.ParameterServerStrategy, num_workers: int) -> None:
@@ -61,7 +67,7 @@ class Coordinator(Workers):
         return make_batches()
 
 
-def join() -> Coordinator | None:
+def from_environment() -> Coordinator | None:
     """Returns the coordinator on the chief, once all workers and servers are there; None on these, once it is gone.
 
     Raises:
@@ -74,25 +80,25 @@ def join() -> Coordinator | None:
     advice = "python -m launch.cluster --strategy=parameter_server starts them on this machine"
     named = f"strategy parameter_server needs several processes, named in TF_CONFIG: {advice}"
     require(bool(os.environ.get("TF_CONFIG")), named)
-    cluster, task_type, index = rendezvous.parse_tf_config(os.environ["TF_CONFIG"], ("chief", "worker", "ps"))
+    cluster, task_type, index = parse_tf_config(os.environ["TF_CONFIG"], ("chief", "worker", "ps"))
     for needed in ("chief", "worker", "ps"):
         require(cluster.get(needed), f"strategy parameter_server needs {needed} in TF_CONFIG, there is no {needed}")
     address = cluster[task_type][index]
     task = f"{task_type} {index}"
-    rendezvous.bypass_proxy([address for addresses in cluster.values() for address in addresses])
+    bypass_proxy([address for addresses in cluster.values() for address in addresses])
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     if task_type == "chief":
-        with rendezvous.listener_on(address, task):  # until TensorFlow does: the others leave a chief that does not
-            rendezvous.await_listeners([*cluster["worker"], *cluster["ps"]], "the chief")
+        with listener_on(address, task):  # until TensorFlow does: the others leave a chief that does not
+            await_listeners([*cluster["worker"], *cluster["ps"]], "the chief")
         return Coordinator(tf.distribute.ParameterServerStrategy(resolver), len(cluster["worker"]))
-    rendezvous.listener_on(address, task).close()  # TensorFlow would say in a page that the port is taken, or share it
+    listener_on(address, task).close()  # TensorFlow would say in a page that the port is taken, or share it
     threads = 1 + sum(map(len, cluster.values()))  # on a single core TensorFlow has one, and waits in it for ever
     server = tf.distribute.Server(
         resolver.cluster_spec(), job_name=task_type, task_index=index, protocol="grpc", start=True,
         config=tf.compat.v1.ConfigProto(inter_op_parallelism_threads=max(threads, os.cpu_count())),
     )  # fmt: skip
     with deferring_sigterm():  # the chief saves first; when it is gone, so is this
-        rendezvous.await_listeners([cluster["chief"][0]], "this task")
+        await_listeners([cluster["chief"][0]], "this task")
         _await_end(cluster["chief"][0])
     del server
     return None
@@ -101,9 +107,9 @@ def join() -> Coordinator | None:
 def _await_end(chief: str) -> None:
     """Returns when the chief, at this address, is gone; a single failed check can be a fault of the network."""
     failures = 0
-    while failures < PATIENCE:
-        time.sleep(_POLL)
-        failures = 0 if rendezvous.is_listening(chief) else failures + 1
+    while failures < MAX_FAILED_PINGS:
+        time.sleep(_PING_SECONDS)
+        failures = 0 if is_listening(chief) else failures + 1
 
 
 class AsynchronousModel:
@@ -196,7 +202,7 @@ class AsynchronousModel:
             arguments = (self._images, tf.constant(plan), tf.constant(labels))
             waiting.append(self._chief.coordinator.schedule(self._update, args=arguments))
             is_saved = (first_step + number) % self._config.checkpoint_every == 0
-            while waiting and (is_saved or len(waiting) >= AHEAD * self._chief.num_workers):
+            while waiting and (is_saved or len(waiting) >= PREFETCH * self._chief.num_workers):
                 read_one()
             if self.stop_training or self._stop.received:
                 break

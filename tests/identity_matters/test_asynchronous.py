@@ -14,12 +14,11 @@ import pytest
 import tensorflow as tf
 from processes import children, final_variables, last_step, log_of, until
 
-from identity_matters import training
+from identity_matters import asynchronous, training
+from identity_matters.cluster import Cluster
 from identity_matters.config import TrainConfig
 from identity_matters.data.batches import ArrayBatches
 from identity_matters.data.source import open_source
-from identity_matters.distributed import parameter_server, rendezvous
-from identity_matters.distributed.workers import Workers
 from identity_matters.errors import EXIT_CONTINUE, WorkerLost
 from identity_matters.runs.signals import StopRequest
 from identity_matters.runs.tables import read_metrics
@@ -38,9 +37,9 @@ def in_the_night(value, name=None):
 
 def start(run_dir, *flags, num_workers, cores=None):
     launcher = "cluster" if num_workers else "train"
-    asynchronous = ["--strategy=parameter_server", f"--num_workers={num_workers}"] if num_workers else []
+    job_flags = ["--strategy=parameter_server", f"--num_workers={num_workers}"] if num_workers else []
     binding = {"preexec_fn": lambda: os.sched_setaffinity(0, cores)} if cores else {}
-    return processes.start(run_dir, launcher, *asynchronous, *FLAGS, *flags, **binding)
+    return processes.start(run_dir, launcher, *job_flags, *FLAGS, *flags, **binding)
 
 
 def last_row(run_dir):
@@ -102,15 +101,15 @@ def test_a_cluster_without_one_of_the_kinds_is_named(monkeypatch, cluster, named
     cluster = cluster or {"worker": ["b:1"]}
     monkeypatch.setenv("TF_CONFIG", tf_config(cluster, kind))
     with pytest.raises(ValueError, match=f"there is no {named}"):
-        parameter_server.join()
+        asynchronous.from_environment()
 
 
 def test_a_server_leaves_only_when_many_looks_in_a_row_find_no_chief(monkeypatch):
-    few, looks = parameter_server.PATIENCE - 1, []
+    few, looks = asynchronous.MAX_FAILED_PINGS - 1, []
     found = iter([*[False] * few, True, *[False] * few, True, *[False] * (few + 1)])
-    monkeypatch.setattr(rendezvous, "is_listening", lambda address: looks.append(address) or next(found))
-    monkeypatch.setattr(parameter_server.time, "sleep", lambda seconds: None)
-    parameter_server._await_end("chief:1")
+    monkeypatch.setattr(asynchronous, "is_listening", lambda address: looks.append(address) or next(found))
+    monkeypatch.setattr(asynchronous.time, "sleep", lambda seconds: None)
+    asynchronous._await_end("chief:1")
     assert looks == ["chief:1"] * (3 * few + 3) and not list(found)
 
 
@@ -119,7 +118,7 @@ def fake_model(handed_out, begun=1):
 
     handed_out gets the number of batches on their way, with each new one.
     """
-    model, waiting = object.__new__(parameter_server.AsynchronousModel), []
+    model, waiting = object.__new__(asynchronous.AsynchronousModel), []
 
     def schedule(update, args):
         waiting.append(1)
@@ -175,12 +174,12 @@ def test_a_chief_awaits_the_others_and_these_serve_until_it_is_gone(kind, index,
     monkeypatch.setattr(tf.distribute, "Server", served)
     monkeypatch.setattr(tf.distribute, "ParameterServerStrategy", cluster)
     monkeypatch.setattr(tf.distribute.coordinator, "ClusterCoordinator", lambda strategy: ["of", strategy])
-    monkeypatch.setattr(rendezvous, "bypass_proxy", seen.append)
-    monkeypatch.setattr(rendezvous, "listener_on", lambda *task: socket.socket())
-    monkeypatch.setattr(rendezvous, "await_listeners", lambda addresses, who: seen.append((addresses, who)))
-    monkeypatch.setattr(parameter_server, "_await_end", seen.append)
+    monkeypatch.setattr(asynchronous, "bypass_proxy", seen.append)
+    monkeypatch.setattr(asynchronous, "listener_on", lambda *task: socket.socket())
+    monkeypatch.setattr(asynchronous, "await_listeners", lambda addresses, who: seen.append((addresses, who)))
+    monkeypatch.setattr(asynchronous, "_await_end", seen.append)
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
-    chief, addresses = parameter_server.join(), ["c:1", "a:1", "b:1", "p:1"]
+    chief, addresses = asynchronous.from_environment(), ["c:1", "a:1", "b:1", "p:1"]
     if kind == "chief":
         assert seen == [addresses, (["a:1", "b:1", "p:1"], "the chief")]
         assert (chief.num_workers, chief.has_peers, chief.rank) == (2, True, 0)
@@ -211,14 +210,14 @@ def test_a_worker_that_is_alone_takes_the_steps_of_keras(changes, tiny_config, m
         apply = getattr(tf.raw_ops, name)
         locked = lambda apply=apply, **options: are_locked.append(options["use_locking"]) or apply(**options)  # noqa: E731
         monkeypatch.setattr(tf.raw_ops, name, locked)
-    network, model = training.build(config, batches, Workers())
-    same = training.build(config, batches, Workers())[0]
-    ours = parameter_server.AsynchronousModel(same, batches, config, chief, StopRequest())
+    network, model = training.build(config, batches, Cluster())
+    same = training.build(config, batches, Cluster())[0]
+    ours = asynchronous.AsynchronousModel(same, batches, config, chief, StopRequest())
     ours.stop_training = False
     for start in (0, 4):
         stream = lambda: batches.train_batches(start)  # noqa: B023, E731
         options = {"steps_per_epoch": 4, "shuffle": False, "verbose": 0}
-        expected = model.fit(Workers().distribute(stream), **options).history | {"staleness": [0]}
+        expected = model.fit(Cluster().distribute(stream), **options).history | {"staleness": [0]}
         found = ours._train(stream(), 4, keras.callbacks.CallbackList([]))
         assert found.keys() == expected.keys()
         assert list(found.values()) == pytest.approx([expected[name][0] for name in found], rel=1e-4)
@@ -226,5 +225,5 @@ def test_a_worker_that_is_alone_takes_the_steps_of_keras(changes, tiny_config, m
     for pair in zip(same.get_weights(), network.get_weights(), strict=True):
         np.testing.assert_allclose(*pair, rtol=0, atol=1e-5)
     options = {"steps": batches.test_steps, "verbose": 0, "return_dict": True}
-    tested = [m.evaluate(x=Workers().distribute(batches.weighted_test_batches), **options) for m in (ours, model)]
+    tested = [m.evaluate(x=Cluster().distribute(batches.weighted_test_batches), **options) for m in (ours, model)]
     assert tested[0] == pytest.approx(tested[1], rel=1e-4)

@@ -1,1 +1,0 @@
-"""Several devices or processes that train as one."""
