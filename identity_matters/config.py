@@ -141,6 +141,10 @@ class DataConfig:
         require(not (self.npz and splits), f"an npz has no named splits, got {splits!r}; leave it out")
 
 
+# Fields that every network uses; the others describe only all_conv_resnet.
+_READ_BY_EVERY_NETWORK = {"image_shape", "num_classes", "network", "weight_decay", "mixed_precision"}
+
+
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
     """One training run; the defaults are the paper's CIFAR-10 run (Hardt & Ma §4.1).
@@ -261,33 +265,30 @@ class TrainConfig:
         drops = [[step for step in steps if step < old.train_steps] for steps in (old.decay_steps, self.decay_steps)]
         return ("train_steps", "decay_steps") if drops[0] == drops[1] else ("train_steps",)
 
+    def unused_fields(self) -> dict[str, str]:
+        """Returns the fields that nothing reads beside the others, of its model and data too, and why.
 
-# Fields that every network uses; the others describe only all_conv_resnet.
-_READ_BY_EVERY_NETWORK = {"image_shape", "num_classes", "network", "weight_decay", "mixed_precision"}
-
-
-def ignored_fields(config: TrainConfig) -> dict[str, str]:
-    """Returns the fields of a run and of its network that are not read, and why.
-
-    >>> ignored_fields(TrainConfig(schedule="cosine", decay_steps=()))["decay_factor"]
-    'schedule is cosine'
-    """
-    ignored: dict[str, str] = {}
-    if config.schedule not in ("piecewise", "exponential"):
-        ignored |= dict.fromkeys(("decay_steps", "decay_factor"), f"schedule is {config.schedule}")
-    if config.optimizer != "muon":
-        ignored["newton_schulz_steps"] = f"optimizer is {config.optimizer}"
-    if not config.init_from:
-        ignored["fresh"] = "without init_from all weights are new"
-    data = config.data
-    if data.npz or data.images:
-        ignored |= dict.fromkeys(("dataset", "data_dir", "download"), f"{'npz' if data.npz else 'images'} has the data")
-    elif data.dataset == "mnist_sample":
-        ignored |= dict.fromkeys(("train_split", "test_split"), "dataset is mnist_sample, which has two splits")
-        ignored["download"] = "dataset is mnist_sample, which comes with a package"
-    if config.model.residual_initializer == "fixup" and config.model.train_projection:
-        ignored["projection_scale"] = "residual_initializer is fixup, which starts a trained projection at 0"
-    if config.model.network != "all_conv_resnet":
-        names = {field.name for field in dataclasses.fields(ModelConfig)} - _READ_BY_EVERY_NETWORK
-        ignored |= dict.fromkeys(sorted(names), f"network is {config.model.network}")
-    return ignored
+        >>> TrainConfig(schedule="cosine", decay_steps=()).unused_fields()["decay_factor"]
+        'schedule is cosine'
+        """
+        unused: dict[str, str] = {}
+        if self.schedule not in ("piecewise", "exponential"):
+            unused |= dict.fromkeys(("decay_steps", "decay_factor"), f"schedule is {self.schedule}")
+        if self.optimizer != "muon":
+            unused["newton_schulz_steps"] = f"optimizer is {self.optimizer}"
+        if not self.init_from:
+            unused["fresh"] = "without init_from all weights are new"
+        data = self.data
+        if data.npz or data.images:
+            unused |= dict.fromkeys(
+                ("dataset", "data_dir", "download"), f"{'npz' if data.npz else 'images'} has the data"
+            )
+        elif data.dataset == "mnist_sample":
+            unused |= dict.fromkeys(("train_split", "test_split"), "dataset is mnist_sample, which has two splits")
+            unused["download"] = "dataset is mnist_sample, which comes with a package"
+        if self.model.residual_initializer == "fixup" and self.model.train_projection:
+            unused["projection_scale"] = "residual_initializer is fixup, which starts a trained projection at 0"
+        if self.model.network != "all_conv_resnet":
+            names = {field.name for field in dataclasses.fields(ModelConfig)} - _READ_BY_EVERY_NETWORK
+            unused |= dict.fromkeys(sorted(names), f"network is {self.model.network}")
+        return unused

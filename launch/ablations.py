@@ -47,7 +47,7 @@ def figures(run_dir: str, title: str = "") -> Figures:
     return draw(read_metrics(os.path.join(run_dir, "results.csv")), title)
 
 
-cli = launcher.command(main, PRESETS, manual=__doc__)
+cli = launcher.command(main, PRESETS, manual=__doc__, unused_fields=AblationConfig.unused_fields)
 
 if __name__ == "__main__":
     cli()

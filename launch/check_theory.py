@@ -157,7 +157,7 @@ def figures(run_dir: str) -> Figures:
     return {name: FIGURES[name](rows) for name, rows in tables.items() if rows}
 
 
-cli = launcher.command(main, {"": CheckConfig()}, manual=__doc__)
+cli = launcher.command(main, {"": CheckConfig()}, manual=__doc__, run_dir="optional")
 
 if __name__ == "__main__":
     cli()

@@ -48,7 +48,7 @@ def main(config: ClassifyConfig, files: list[str]) -> None:
             print(*words, f"{probability:.1%}", sep="  ")
 
 
-cli = launcher.command(main, {"": ClassifyConfig()}, manual=__doc__)
+cli = launcher.command(main, {"": ClassifyConfig()}, manual=__doc__, run_dir="none", takes_files=True)
 
 if __name__ == "__main__":
     cli()

@@ -17,7 +17,7 @@ import dataclasses
 import os
 import sys
 
-from identity_matters.config import TrainConfig, ignored_fields
+from identity_matters.config import TrainConfig
 from identity_matters.data.folder import check_run_dir_outside_images
 from identity_matters.errors import UserError, truncated_repr
 from identity_matters.fields import check_fields, option
@@ -83,7 +83,7 @@ def main(config: ClusterConfig, run_dir: str) -> int:
     return local_cluster.run_job(command, config.tasks, config.max_restarts, os.path.join(run_dir, "workers.log"))
 
 
-cli = launcher.command(main, PRESETS, manual=__doc__, without_effect=lambda config: ignored_fields(config.train))
+cli = launcher.command(main, PRESETS, manual=__doc__, unused_fields=lambda config: config.train.unused_fields())
 
 if __name__ == "__main__":
     cli()

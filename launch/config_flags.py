@@ -1,8 +1,7 @@
 """The fields of a config as flags: defined, read from a command line, written again, described by --help.
 
-A config may have a method refusals(flags): from the values of all flags by name, None where one is not given, it
-returns {name: why} of those without effect. --help leaves these out; where they change the preset they are refused.
-Its class may have ALIASES, other names of flags.
+A config's class may have WITHOUT_FLAGS, names of fields of the configs in it that get no flag, and ALIASES, other names
+of flags.
 """
 
 import dataclasses
@@ -63,7 +62,8 @@ class FieldFlag(flags.Flag):
 def flag_fields(config: Any) -> list[tuple[dataclasses.Field, Any, Any]]:
     """Returns (field, default, config that holds it) of every flag; those of nested configs come last."""
     fields = [(field, getattr(holder, field.name), holder) for field, holder in all_fields(config)]
-    return [entry for entry in fields if entry[0].metadata.get("flag", True)]
+    hidden = getattr(config, "WITHOUT_FLAGS", ())
+    return [entry for entry in fields if entry[0].metadata.get("flag", True) and entry[0].name not in hidden]
 
 
 def define(presets: dict[str, Any], has_run_dir: bool) -> flags.FlagValues:
@@ -135,9 +135,6 @@ def config_from(values: flags.FlagValues, presets: dict[str, Any]) -> tuple[Any,
         value = values[field.name].value
         if value is not None and value != before[field.name]:
             changed[field.name] = value
-    for name, why in _refusals(config, values).items():
-        if name in changed:
-            raise UserError(f"--{name} is {why}")
     if not in_file:
         return with_fields(config, **changed), changed
     try:  # together: what a file lacks, a flag may give
@@ -148,10 +145,6 @@ def config_from(values: flags.FlagValues, presets: dict[str, Any]) -> tuple[Any,
         except UserError:
             raise UserError(f"--config={values['config'].value} cannot be used: {error}") from error
         raise
-
-
-def _refusals(config: Any, values: flags.FlagValues) -> dict[str, str]:
-    return config.refusals(values.flag_values_dict()) if hasattr(config, "refusals") else {}
 
 
 def flags_of(config: Any, presets: dict[str, Any]) -> list[str]:
@@ -171,10 +164,9 @@ def _written(name: str, value: Any) -> str:
 
 
 def flag_entries(presets: dict[str, Any], values: flags.FlagValues, run_dir_text: str) -> list[tuple[str, str]]:
-    """Returns (flag with its default, what it means) of each flag that is not refused beside those given."""
+    """Returns (flag with its default, what it means) of each flag."""
     name = values["preset"].value if "preset" in values else next(iter(presets))
     preset = presets[name]
-    refused = _refusals(preset, values)
     entries = [("--run_dir=DIR", run_dir_text)] if "run_dir" in values else []
     if "config" in values:
         entries.append(
@@ -184,14 +176,13 @@ def flag_entries(presets: dict[str, Any], values: flags.FlagValues, run_dir_text
         text = f"Named settings to start from: {', '.join(presets)}. The defaults below are those of {name}."
         entries.append((f"--preset={name}", text))
     for field, default, holder in flag_fields(preset):
-        if field.name not in refused:
-            example = f"--[no]{field.name}" if isinstance(default, bool) else _written(field.name, default)
-            text = field_descriptions(holder)[field.name]
-            if isinstance(default, bool):  # others show their default as --name=value
-                text += f" (default: {'on' if default else 'off'})"
-            if get_origin(field.type) is Literal:
-                text += f" One of {', '.join(filter(None, get_args(field.type)))}."
-            entries.append((example, text))
+        example = f"--[no]{field.name}" if isinstance(default, bool) else _written(field.name, default)
+        text = field_descriptions(holder)[field.name]
+        if isinstance(default, bool):  # others show their default as --name=value
+            text += f" (default: {'on' if default else 'off'})"
+        if get_origin(field.type) is Literal:
+            text += f" One of {', '.join(filter(None, get_args(field.type)))}."
+        entries.append((example, text))
     return [*entries, ("--traceback", "Print the full traceback of an error.")]
 
 

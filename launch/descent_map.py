@@ -68,7 +68,7 @@ def _line(job: Job, rows: list[dict]) -> str:
     return f"{setting}: {best['steps']} steps at η = {best['speed']:g}/ℓ; reached with {sizes}"
 
 
-cli = launcher.command(main, {"": MapConfig()}, manual=__doc__)
+cli = launcher.command(main, {"": MapConfig()}, manual=__doc__, run_dir="optional")
 
 if __name__ == "__main__":
     cli()

@@ -17,8 +17,7 @@ run's model.keras: KERAS_BACKEND=jax python -m launch.evaluate --saved_model=DIR
 
 import dataclasses
 import json
-from collections.abc import Mapping
-from typing import Any
+from typing import ClassVar
 
 from identity_matters.config import DataConfig
 from identity_matters.fields import option
@@ -36,16 +35,14 @@ class EvaluateConfig(trained_run.ExportedNetwork):
       json: Print one line of JSON, with errors as fractions.
     """
 
+    # For training; the size is the network's, and max_examples says how many.
+    WITHOUT_FLAGS: ClassVar = (
+        "train_split", "train_examples", "validation_examples", "num_classes", "image_size", "eval_examples",
+    )  # fmt: skip
+
     data: DataConfig = DataConfig(dataset="")
     max_examples: int = option(0, at_least=0)
     batch_size: int = option(100, at_least=1)
-
-    @staticmethod
-    def refusals(flags: Mapping[str, Any]) -> dict[str, str]:
-        """Returns the fields of the data that an evaluation does not read, and why."""
-        of_training = ("train_split", "train_examples", "validation_examples", "num_classes")
-        others = {"image_size": "set by the network", "eval_examples": "here --max_examples"}
-        return dict.fromkeys(of_training, "for training") | others
 
 
 def main(config: EvaluateConfig) -> None:
@@ -70,7 +67,7 @@ def main(config: EvaluateConfig) -> None:
         print(f"{name}: {value:.2%}" if name.endswith("error") else f"{name}: {value}")
 
 
-cli = launcher.command(main, {"": EvaluateConfig()}, manual=__doc__)
+cli = launcher.command(main, {"": EvaluateConfig()}, manual=__doc__, run_dir="none")
 
 if __name__ == "__main__":
     cli()

@@ -72,7 +72,7 @@ def main(config: ExportConfig) -> None:
     print(f"{config.npz}: {numbers}, {source.num_classes} classes")
 
 
-cli = launcher.command(main, {"": ExportConfig()}, manual=__doc__)
+cli = launcher.command(main, {"": ExportConfig()}, manual=__doc__, run_dir="none")
 
 if __name__ == "__main__":
     cli()

@@ -9,12 +9,11 @@ Nothing here imports TensorFlow, so `--help` and a mistyped flag answer at once.
 
 import contextlib
 import functools
-import inspect
 import os
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from absl import flags, logging
 
@@ -25,7 +24,6 @@ from identity_matters.errors import (
     explaining,
     first_line,
     lack_of_memory,
-    note,
     refused_value,
 )
 from identity_matters.runs import signals
@@ -39,8 +37,10 @@ def run(
     main: Callable,
     presets: dict[str, Any],
     manual: str,
+    run_dir: Literal["required", "optional", "none"] = "required",
     run_dir_text: str = "",
-    without_effect: Callable[[Any], dict[str, str]] = lambda config: {},
+    takes_files: bool = False,
+    unused_fields: Callable[[Any], dict[str, str]] = lambda config: {},
 ) -> None:
     """Parses sys.argv into a config, calls main, and exits.
 
@@ -49,30 +49,35 @@ def run(
     flags are shown as one line, any other error in full.
 
     Args:
-      main: main(config); or main(config, run_dir), with a flag --run_dir; or main(config, run_dir=None), where that
-        flag may be left out; or main(config, files), which takes the arguments that are no flags.
+      main: Takes the config, then run_dir and the files as the next arguments say; returns the exit code or None.
       presets: Name to config dataclass; the first is the default. With one entry there is no --preset flag.
       manual: What --help prints above the flags.
+      run_dir: Whether there is a flag --run_dir, which main takes after the config; None where it is not given.
       run_dir_text: What --help says of --run_dir (empty: it is the directory for the run's files).
-      without_effect: Takes a config; returns the fields that nothing reads, and why. A line names those of them that a
-        flag has set.
+      takes_files: Whether main takes the arguments that are no flags, as a list of paths.
+      unused_fields: Takes a config; returns the fields that nothing reads, and why. Flags that set them are refused.
     """
     logging.set_verbosity(logging.ERROR)  # TFDS's warnings would stand before the one line of an error
-    values = config_flags.define(presets, run_dir_parameter(main) is not None)
+    values = config_flags.define(presets, has_run_dir=run_dir != "none")
     try:
         with explaining(refused_value):  # absl's ValueErrors, as of --noNAME=false
             rest = config_flags.parse(values, sys.argv)
         if values["help"].value:
-            entries = config_flags.flag_entries(presets, values, describe_run_dir(main, run_dir_text))
+            entries = config_flags.flag_entries(presets, values, describe_run_dir(run_dir, run_dir_text))
             with contextlib.suppress(BrokenPipeError):  # of --help | head
                 print(config_flags.wrapped_entries(manual, entries))
             code = 0
-        elif rest and not takes_files(main):
+        elif rest and not takes_files:
             raise UserError(f"unexpected argument {rest[0]!r}; flags are written --name=value")
         else:
             short = lack_of_memory("there is not enough memory, or ulimit allows too little")
             with explaining(short, terminal.unusable_backend):
-                code = _call(main, presets, values, without_effect, rest)
+                arguments = [_config(values, presets, unused_fields)]
+                if run_dir != "none":
+                    arguments.append(_run_dir(values["run_dir"].value, is_required=run_dir == "required"))
+                if takes_files:
+                    arguments.append([os.path.expanduser(file) for file in rest])
+                code = main(*arguments)
     except KeyboardInterrupt:
         resumes = "run_dir" in values and values["run_dir"].value
         print(f"\ninterrupted{'; the same command continues' if resumes else ''}", file=sys.stderr)
@@ -87,46 +92,28 @@ def command(main: Callable, presets: dict[str, Any], manual: str, **options: Any
     return functools.partial(run, main, presets=presets, manual=manual, **options)
 
 
-def run_dir_parameter(main: Callable) -> inspect.Parameter | None:
-    """Returns the parameter run_dir of a launcher's main, None where it has none."""
-    return inspect.signature(main).parameters.get("run_dir")
-
-
-def takes_files(main: Callable) -> bool:
-    """Returns whether a launcher's main takes the arguments that are no flags."""
-    return "files" in inspect.signature(main).parameters
-
-
-def describe_run_dir(main: Callable, run_dir_text: str = "") -> str:
+def describe_run_dir(run_dir: str = "required", text: str = "") -> str:
     """Returns what --help says of --run_dir."""
-    parameter = run_dir_parameter(main)
-    return run_dir_text or (_OPTIONAL if parameter and parameter.default is None else _REQUIRED)
+    return text or (_OPTIONAL if run_dir == "optional" else _REQUIRED)
 
 
-def _call(
-    main: Callable,
-    presets: dict[str, Any],
-    values: flags.FlagValues,
-    without_effect: Callable[[Any], dict[str, str]],
-    files: list[str],
-) -> int | None:
-    """Calls main with the config that the flags give; returns what main returns."""
+def _config(values: flags.FlagValues, presets: dict[str, Any], unused_fields: Callable[[Any], dict[str, str]]) -> Any:
+    """Returns the config that the flags give; raises UserError where a flag sets a field that nothing reads."""
     with explaining(refused_value):
         config, changed = config_flags.config_from(values, presets)
-    for name, why in without_effect(config).items():
+    for name, why in unused_fields(config).items():
         if name in changed:
-            note(f"--{name} has no effect: {why}")
-    if takes_files(main):
-        return main(config, [os.path.expanduser(file) for file in files])
-    parameter = run_dir_parameter(main)
-    if parameter is None:
-        return main(config)
-    run_dir = values["run_dir"].value
-    if parameter.default is parameter.empty and not run_dir:
+            raise UserError(f"--{name} has no effect: {why}")
+    return config
+
+
+def _run_dir(path: str | None, is_required: bool) -> str | None:
+    """Returns the value of --run_dir; raises UserError where it cannot be one."""
+    if is_required and not path:
         raise UserError("--run_dir is missing: the directory for what the run writes, e.g. --run_dir=runs/first")
-    if run_dir and not run_dir.isprintable():
-        raise UserError(f"--run_dir holds characters that cannot be printed: {run_dir!r}")
-    return main(config, run_dir)
+    if path and not path.isprintable():
+        raise UserError(f"--run_dir holds characters that cannot be printed: {path!r}")
+    return path
 
 
 def _report(error: Exception) -> int:

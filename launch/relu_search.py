@@ -84,7 +84,7 @@ def _line(_: Job, rows: list[dict]) -> str:
     return f"{_setting(row)}: {row['trials']} starts led to\n    {', '.join(counts)}\n    {bad}"
 
 
-cli = launcher.command(main, {"": SearchConfig()}, manual=__doc__)
+cli = launcher.command(main, {"": SearchConfig()}, manual=__doc__, run_dir="optional")
 
 if __name__ == "__main__":
     cli()

@@ -124,13 +124,13 @@ def _event_files(folder: str) -> list[str]:
     return [name for pattern in patterns for name in glob.glob(pattern, root_dir=folder)]
 
 
-def _ignored_fields(config: StudyConfig) -> dict[str, str]:
-    from shortcut_study.report import ignored_fields
+def _unused_fields(config: StudyConfig) -> dict[str, str]:
+    from shortcut_study.report import unused_fields
 
-    return ignored_fields(config)
+    return unused_fields(config)
 
 
-cli = launcher.command(main, PRESETS, manual=__doc__, without_effect=_ignored_fields)
+cli = launcher.command(main, PRESETS, manual=__doc__, unused_fields=_unused_fields)
 
 if __name__ == "__main__":
     cli()

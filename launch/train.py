@@ -30,7 +30,7 @@ import os
 import shlex
 from collections.abc import Mapping
 
-from identity_matters.config import TrainConfig, ignored_fields
+from identity_matters.config import TrainConfig
 from identity_matters.errors import EXIT_DIVERGED, note
 from identity_matters.presets import TRAIN_PRESETS
 from identity_matters.runs.record import read_record
@@ -93,7 +93,7 @@ def what_is_drawn(run_dir: str, rows: list[dict]) -> tuple[str, str]:
     return (record.split, record.final_row_label(rows)) if record else ("test", "at the end")
 
 
-cli = launcher.command(main, TRAIN_PRESETS, manual=__doc__, without_effect=ignored_fields)
+cli = launcher.command(main, TRAIN_PRESETS, manual=__doc__, unused_fields=TrainConfig.unused_fields)
 
 if __name__ == "__main__":
     cli()

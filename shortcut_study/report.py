@@ -35,7 +35,7 @@ def chosen_figures(config: StudyConfig) -> list[ModuleType]:
     return [FIGURES[name] for name in names]
 
 
-def ignored_fields(config: StudyConfig) -> dict[str, str]:
+def unused_fields(config: StudyConfig) -> dict[str, str]:
     """Returns the fields that the chosen figure does not read, and why."""
     read_by_some = {name for figure in FIGURES.values() for name in figure.READS}
     read = read_by_some if config.figure == "all" else FIGURES[config.figure].READS

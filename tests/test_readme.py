@@ -40,12 +40,12 @@ def test_every_command_names_a_module_and_flags_that_exist(path):
     for module, *flags in commands(path):
         cli = importlib.import_module(module).cli
         options = cli.keywords
-        values = config_flags.define(options["presets"], launcher.run_dir_parameter(cli.args[0]) is not None)
+        values = config_flags.define(options["presets"], has_run_dir=options.get("run_dir") != "none")
         files = config_flags.parse(values, ["", *flags])
-        assert files == [] or launcher.takes_files(cli.args[0]), (module, flags)
+        assert files == [] or options.get("takes_files"), (module, flags)
         if "config" in values:
             values["config"].value = None  # a file of a run that is not there
-        config_flags.config_from(values, options["presets"])
+        launcher._config(values, options["presets"], options.get("unused_fields", lambda config: {}))
 
 
 def test_the_readme_has_the_commands_that_these_tests_check():

@@ -23,17 +23,16 @@ def launchers() -> list[str]:
 
 
 def launcher_options(name: str) -> dict[str, Any]:
-    """Returns what launch.NAME gives to `launcher.command`: its main, its presets, its manual and the like."""
-    cli = importlib.import_module(f"launch.{name}").cli
-    return cli.keywords | {"main": cli.args[0]}
+    """Returns what launch.NAME gives to `launcher.command`: its presets, its manual and the like."""
+    return importlib.import_module(f"launch.{name}").cli.keywords
 
 
 def command_page(name: str) -> str:
     """Returns the page of launch.NAME: what --help prints, with the flags as a table."""
     options = launcher_options(name)
-    main = options["main"]
-    values = config_flags.define(options["presets"], launcher.run_dir_parameter(main) is not None)
-    text = launcher.describe_run_dir(main, options.get("run_dir_text", ""))
+    run_dir = options.get("run_dir", "required")
+    values = config_flags.define(options["presets"], has_run_dir=run_dir != "none")
+    text = launcher.describe_run_dir(run_dir, options.get("run_dir_text", ""))
     entries = config_flags.flag_entries(options["presets"], values, text)
     rows = "".join(f"| `{flag}` | {_cell(meaning)} |\n" for flag, meaning in entries)
     manual = re.sub(r"^(?! {4}).*", _as_markdown, inspect.cleandoc(options["manual"]), flags=re.M)

@@ -2,8 +2,7 @@
 
 import dataclasses
 import difflib
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from identity_matters.config import TrainConfig
 from identity_matters.errors import UserError
@@ -11,9 +10,9 @@ from identity_matters.experiments.variants import EXPERIMENTS, Variant
 from identity_matters.fields import check_fields, option, split_names
 from identity_matters.presets import TRAIN_PRESETS
 
-OF_EVERY_EXPERIMENT = {
+FIXED_BY_EXPERIMENTS = (
     "network", "convs_per_block", "optimizer", "learning_rate", "train_steps", "eval_every", "checkpoint_every",
-}  # fmt: skip
+)  # fmt: skip
 
 
 class _SharedConfig(TrainConfig):  # without a docstring: --help shows TrainConfig's
@@ -46,6 +45,7 @@ class AblationConfig:
     """
 
     ALIASES: ClassVar = {"seeds": "num_seeds"}
+    WITHOUT_FLAGS: ClassVar = FIXED_BY_EXPERIMENTS
 
     train: TrainConfig = _shared("cifar10_fast", held_out=5_000)
     experiment: Literal["statements", "rivals", "norms", "initializers"] = "statements"
@@ -76,15 +76,14 @@ class AblationConfig:
         names = split_names(self.only)
         return [variant for variant in EXPERIMENTS[self.experiment] if not names or variant.name in names]
 
-    @staticmethod
-    def refusals(flags: Mapping[str, Any]) -> dict[str, str]:
-        """Returns the fields that a variant of the experiment sets, and why a launcher must refuse their flags.
+    def unused_fields(self) -> dict[str, str]:
+        """Returns the fields that a variant of the experiment sets, and why they take no other value.
 
-        Also where another variant leaves the field as it is: its name says what it is, which the flag would change.
+        Also where another variant leaves the field as it is: its name says what it is, which the value would change.
         """
-        variants = EXPERIMENTS.get(flags["experiment"] or AblationConfig.experiment, ())
-        set_by_one = OF_EVERY_EXPERIMENT.union(*(variant.model.keys() | variant.train.keys() for variant in variants))
-        return dict.fromkeys(set_by_one, "set by the experiment: see --operations and experiments/variants.py")
+        variants = EXPERIMENTS[self.experiment]
+        names = set().union(*(variant.model.keys() | variant.train.keys() for variant in variants))
+        return dict.fromkeys(sorted(names), "set by the experiment: see --operations and experiments/variants.py")
 
 
 # Of launch.ablations: the run that all variants start from. The first is that of the experiments.

@@ -182,10 +182,10 @@ OF_RESNET = {
     ],
 )
 def test_the_fields_that_a_run_does_not_read_are_known(changes, names, why):
-    found = config.ignored_fields(config.TrainConfig(**changes, optimizer="muon", init_from="digits"))
+    found = config.TrainConfig(**changes, optimizer="muon", init_from="digits").unused_fields()
     assert found.keys() == names and all(why in reason for reason in found.values())
     others = {"newton_schulz_steps": "optimizer is nesterov", "fresh": "without init_from all weights are new"}
-    assert config.ignored_fields(config.TrainConfig(**changes, optimizer="nesterov")) == found | others
+    assert config.TrainConfig(**changes, optimizer="nesterov").unused_fields() == found | others
 
 
 def test_the_cifar10_preset_is_the_run_of_hardt_and_ma():

@@ -10,7 +10,7 @@ from identity_matters.config import DataConfig
 from shortcut_study import dataset
 from shortcut_study.config import PRESETS, StudyConfig
 from shortcut_study.figures.all_figures import FIGURES
-from shortcut_study.report import chosen_figures, ignored_fields, is_paper_size, is_smoke_size
+from shortcut_study.report import chosen_figures, is_paper_size, is_smoke_size, unused_fields
 
 MISTAKES = {
     "num_runs must be a whole number, got '3'": {"num_runs": "3"},
@@ -79,9 +79,9 @@ def test_every_field_is_read_by_some_figure_or_by_all_and_the_others_are_named()
     read = {name for figure in FIGURES.values() for name in figure.READS}
     assert read == fields - data - {"figure", "seed", "hparams"}
     assert all(set(figure.SIZE) <= set(figure.READS) for figure in FIGURES.values())
-    ignored = ignored_fields(dataclasses.replace(PAPER, figure="5"))
+    ignored = unused_fields(dataclasses.replace(PAPER, figure="5"))
     assert ignored.keys() == read - {"depths", "num_runs"}
-    assert ignored["num_epochs"] == "figure 5 does not read it" and not ignored_fields(PAPER)
+    assert ignored["num_epochs"] == "figure 5 does not read it" and not unused_fields(PAPER)
 
 
 def test_each_setting_of_the_data_reaches_them(monkeypatch):
