@@ -6,6 +6,7 @@ An epoch is the part of a run between two evaluations. In this order:
     StopOnNaN        ends the run if the loss is not finite
     Progress         the bar, and the images per second
     LogRow           a row of metrics.csv and of TensorBoard after each evaluation
+    LogBatches       points of TensorBoard between evaluations
     SaveCheckpoint   checkpoints, and the end of the run after SIGTERM
     …                the user's
     EndRun           ends fit at the last step, or where a callback has set `self.model.stop_training`
@@ -268,6 +269,57 @@ class LogRow(keras.callbacks.Callback):
             "test_top1_error": 1 - float(logs[f"{prefix}top1"]),
             "test_top5_error": 1 - float(logs[f"{prefix}top5"]),
         }
+
+
+class LogBatches(keras.callbacks.Callback):
+    """Writes means over the last log_every steps to TensorBoard, after the call of the compiled program that ends them.
+
+    The gradient norm is that of the last step, before clipping, where the optimiser records it. A run begins with a
+    picture of its first input images, after augmentation.
+    """
+
+    def __init__(self, state: TrainingState, run: Run, batches: Batches, model: Any) -> None:
+        super().__init__()
+        self._state = state
+        self._log = run.log
+        self._config = run.config
+        self._batches = batches
+        self._training_model = model
+
+    def on_train_begin(self, logs: dict | None = None) -> None:
+        """Draws the first images of the run."""
+        if self._state.step == 0:
+            self._log.add_input_images(self._batches.input_images(step=0, count=16))
+
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+        """Begins a mean, as an evaluation has ended the one before."""
+        self._begin()
+
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        """Writes the means once there are log_every steps."""
+        step = self._state.step
+        num_steps = step - self._first_step
+        if num_steps < self._config.log_every:
+            return
+        sums = self._state.sums()
+        means = {name: (total - self._first_sums.get(name, 0.0)) / num_steps for name, total in sums.items()}
+        values = {
+            "loss": means["loss"],
+            "top1_error": 1 - means["top1"],
+            "top5_error": 1 - means["top5"],
+            "images_per_second": num_steps * self._config.batch_size / (time.perf_counter() - self._start),
+            "learning_rate": learning_rate(self._training_model.optimizer, step - 1),
+        }
+        if hasattr(self._training_model.optimizer, "gradient_norm"):
+            _ = self.model  # under JAX, asking for it gives the optimiser its current variables
+            values["gradient_norm"] = float(self._training_model.optimizer.gradient_norm)
+        self._log.add_batches(step, values)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._first_step = self._state.step
+        self._first_sums = self._state.sums()
+        self._start = time.perf_counter()
 
 
 class SaveCheckpoint(keras.callbacks.Callback):

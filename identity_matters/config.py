@@ -180,6 +180,8 @@ class TrainConfig:
       seed: Seed of the initial weights, the order of the examples and the augmentation.
       eval_every: Evaluate every N steps, and after the last step.
       checkpoint_every: Save a checkpoint every N steps, and after the last step.
+      log_every: Write loss, errors, learning rate, gradient norm and speed to TensorBoard every N steps, or after each
+        call of the compiled program if that makes more.
       jit_compile: Compile with XLA. auto: on with JAX, off with TensorFlow; on is refused with TensorFlow, because
         Keras does not use XLA where runs are deterministic, and XLA is slower on a CPU.
       steps_per_execution: Training steps per call of the compiled program; more of them save overhead on an
@@ -211,6 +213,7 @@ class TrainConfig:
     seed: int = option(0, at_least=0)
     eval_every: int = option(1_000, at_least=1)
     checkpoint_every: int = option(1_000, at_least=1)
+    log_every: int = option(100, at_least=1, compared=False)
     jit_compile: Literal["auto", "on", "off"] = "auto"
     steps_per_execution: int = option(1, at_least=1)
     strategy: Literal["synchronous", "parameter_server"] = "synchronous"

@@ -18,6 +18,7 @@ import keras
 from identity_matters import given_optimizer, networks
 from identity_matters.callbacks import (
     EndRun,
+    LogBatches,
     LogRow,
     Progress,
     SaveCheckpoint,
@@ -229,7 +230,15 @@ def fit(
     progress = Progress(state, is_visible=run.cluster.is_chief)
     log_row = LogRow(state, run, progress, batches, training_flops(network))
     save_checkpoint = SaveCheckpoint(state, run, stop, model, saves_every_epoch=bool(callbacks))
-    own: list[keras.callbacks.Callback] = [TrackState(state), stop_on_nan, progress, log_row, save_checkpoint]
+    log_batches = LogBatches(state, run, batches, model)
+    own: list[keras.callbacks.Callback] = [
+        TrackState(state),
+        stop_on_nan,
+        progress,
+        log_row,
+        log_batches,
+        save_checkpoint,
+    ]
     every = config.eval_every
     epochs = -(-config.train_steps // every)
     validation = run.cluster.validation_data(batches)

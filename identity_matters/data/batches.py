@@ -127,6 +127,11 @@ class ArrayBatches:
             plan[:, 0] = self.num_train + np.minimum(example, self.num_test - 1)
             yield tuple(array[self._rows] for array in (plan, self._labels[plan[:, 0]], weights))
 
+    def input_images(self, step: int, count: int) -> np.ndarray:
+        """Returns the first images of a step's batch, after augmentation, uint8 [count, h, w, c]."""
+        plan, _ = next(self.train_batches(step))
+        return keras.ops.convert_to_numpy(self.device_images(plan[:count])).astype(np.uint8)
+
     def test_data(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns all batches of weighted_test_batches joined: (plan, labels, weights)."""
         plan, labels, weights = (np.concatenate(parts) for parts in zip(*self.weighted_test_batches()))
@@ -185,6 +190,11 @@ class StreamedBatches:
         example = np.arange(start, start + self._config.batch_size)[self._rows]
         weights = (example < self.num_test).astype(np.float32)
         return *self._source.read("test", np.minimum(example, self.num_test - 1)), weights
+
+    def input_images(self, step: int, count: int) -> np.ndarray:
+        """Returns the first images of a step's batch, after augmentation, uint8 [count, h, w, c]."""
+        images, _ = next(self.train_batches(step))
+        return images[:count]
 
     def test_data(self) -> keras.utils.PyDataset:
         """Returns the batches of weighted_test_batches as a data set."""

@@ -129,7 +129,7 @@ class TrainingState:
 
     def begin_epoch(self) -> None:
         """Begins an epoch of fit, whose means start anew."""
-        self._sums = self._all_sums()
+        self._sums = self.sums()
         self._num_summed = self._count()
         self._first_step = self.step
         self._means = {}
@@ -142,7 +142,7 @@ class TrainingState:
     def means(self) -> dict[str, float]:
         """Returns the means of the training figures since the last row; {} where no step was done since."""
         count = self._count()
-        return {name: total / count for name, total in self._all_sums().items()} if count else {}
+        return {name: total / count for name, total in self.sums().items()} if count else {}
 
     def pop_means(self) -> dict[str, float]:
         """Returns the means of the training figures since the last call."""
@@ -156,7 +156,8 @@ class TrainingState:
     def _count(self) -> int:
         return self._num_summed + self.step - self._first_step
 
-    def _all_sums(self) -> dict[str, float]:
+    def sums(self) -> dict[str, float]:
+        """Returns the sums of the training figures over the steps since the last row."""
         count = self.step - self._first_step
         names = self._sums.keys() | self._means.keys()
         return {name: self._sums.get(name, 0.0) + count * float(self._means.get(name, 0.0)) for name in sorted(names)}
@@ -170,7 +171,7 @@ class TrainingState:
         # A run that is made longer does not end where it ended before.
         end_of = self.num_steps if self.is_end else 0
         counts = {"step": self.step, "steps_summed": self._count(), "end_of": end_of}
-        sums = {f"sum/{name}": np.float64(total) for name, total in self._all_sums().items()}
+        sums = {f"sum/{name}": np.float64(total) for name, total in self.sums().items()}
         return {name: np.int64(value) for name, value in counts.items()} | sums | self.weights()
 
     def assign(self, arrays: dict[str, np.ndarray]) -> None:

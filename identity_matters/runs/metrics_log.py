@@ -1,7 +1,7 @@
 """The log of a run: metrics.csv, with a row per evaluation, and the same in TensorBoard.
 
-TensorBoard sorts groups of tags by name and unfolds the first two, so errors and losses come first: error, loss, norm,
-optimizer, pictures, speed, weights.
+TensorBoard sorts groups of tags by name and unfolds the first two: batches, which has points between evaluations, and
+error; then loss, norm, optimizer, pictures, speed, weights.
 """
 
 import logging
@@ -75,8 +75,8 @@ class MetricsLog:
         self._split = run.record.split
         rows = read_metrics(self._path) if os.path.exists(self._path) else []
         self.rows = [row for row in rows if row["step"] <= first_step]
-        # What a killed process has written after its last row is written again.
-        self._writer = open_events(run.path, self.rows[-1]["step"] + 1 if self.rows else 0)
+        # What a killed process has written after this step is written again, and the row of this step if it is missing.
+        self._writer = open_events(run.path, first_step + self.has_row(first_step))
         start, self._end = session(run.record.config)
         self._writer.file_writer.add_summary(start)
 
@@ -99,10 +99,23 @@ class MetricsLog:
         with styled():
             place = f"at step {row['step']:,}"
             figure = figure_to_array(convergence_figure(self.rows, split=self._split, place=place))
-        # Not "figures": TensorBoard unfolds the first two groups of the alphabet, which are to be error and loss.
+        # Not "figures": TensorBoard unfolds the first two groups of the alphabet, which are to be batches and error.
         self._writer.add_image("pictures/convergence", figure, row["step"], dataformats="HWC")
         self._writer.flush()
         write_metrics(self._path, self.rows)  # last: where the row is, the evaluation is not made again
+
+    def add_batches(self, step: int, values: dict[str, float]) -> None:
+        """Writes numbers of the batches up to a step to TensorBoard, group batches."""
+        if self._writer is None:
+            return
+        for name, value in values.items():
+            self._writer.add_scalar(f"batches/{name}", value, step)
+        self._writer.flush()
+
+    def add_input_images(self, images: np.ndarray) -> None:
+        """Writes images, uint8 [n, h, w, c], as one picture to TensorBoard."""
+        if self._writer is not None:
+            self._writer.add_images("pictures/input_images", images, 0, dataformats="NHWC")
 
     def has_row(self, step: int) -> bool:
         """Returns whether the last row is that of a step."""

@@ -57,7 +57,7 @@ def test_tensorboard_drops_what_came_after_the_rows_that_are_kept(run, network, 
         log = metrics_log.MetricsLog(run, first_step)
         for step in steps:
             log.add(row(step), network)
-    assert opened == [(run.path, 0), (run.path, 11), (run.path, 6)]
+    assert opened == [(run.path, 0), (run.path, 12), (run.path, 6)]
 
 
 def test_what_the_figures_of_a_line_are_stands_below_them():

@@ -18,16 +18,16 @@ def ask(tiny_run, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_the_run_has_its_directorys_name_and_errors_and_losses_come_first(ask, tiny_run):
+def test_the_run_has_its_directorys_name_and_its_groups(ask, tiny_run):
     tags = ask("plugin/scalars/tags")
     assert list(tags) == ["first"]
     columns = read_metrics(tiny_run / "metrics.csv")[-1].keys() - {"step"}
     assert set(tags["first"]) == {tag(column) for column in columns}
     groups = sorted({name.partition("/")[0] for name in tags["first"]})
     assert groups == ["error", "loss", "norm", "optimizer", "speed"]
-    (picture,) = ask("plugin/images/tags")["first"]
+    assert set(ask("plugin/images/tags")["first"]) == {"pictures/convergence", "pictures/input_images"}
     (histogram, *_) = ask("plugin/histograms/tags")["first"]
-    assert sorted([*groups, picture, histogram])[:2] == ["error", "loss"]  # the two that the page unfolds
+    assert histogram.startswith("weights/")
 
 
 def test_every_column_has_its_tag():
