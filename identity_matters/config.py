@@ -157,8 +157,10 @@ class TrainConfig:
       random_flip: Mirror half of the training images, chosen at random, left to right.
       train_steps: Number of gradient updates in all.
       batch_size: Examples per gradient update.
-      optimizer: momentum: SGD with momentum; nesterov: SGD with Nesterov's momentum; muon: Nesterov's momentum,
-        orthogonalised for each convolution kernel and unchanged for other variables.
+      optimizer: momentum: SGD with momentum as in the original TensorFlow code, v ← μv + g, w ← w − ηv, which applies
+        the present learning rate to all of v; keras_momentum: as in Keras's SGD, v ← μv − ηg, w ← w + v, which differs
+        after a drop of η (the runs of docs/runs used it); nesterov: Keras's SGD with Nesterov's momentum; muon:
+        Nesterov's momentum, orthogonalised for each convolution kernel and unchanged for other variables.
       keras_optimizer: The Keras optimiser or schedule that `train` was given, as keras.saving writes it.
       learning_rate: Initial learning rate.
       momentum: Momentum of the optimiser.
@@ -194,7 +196,7 @@ class TrainConfig:
     random_flip: bool = True
     train_steps: int = option(50_000, at_least=1)
     batch_size: int = option(128, at_least=1, at_most=2**20)
-    optimizer: Literal["momentum", "nesterov", "muon"] = "momentum"
+    optimizer: Literal["momentum", "keras_momentum", "nesterov", "muon"] = "momentum"
     keras_optimizer: str = option("", flag=False)
     learning_rate: float = option(0.05, above=0)
     momentum: float = 0.9

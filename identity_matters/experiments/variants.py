@@ -39,7 +39,8 @@ class Variant:
 
 
 _MUON = {"optimizer": "muon"}  # stated, because a preset whose optimiser is another one can be the base too
-_SGD = {"optimizer": "momentum", "momentum": 0.9, "decoupled_weight_decay": 0.0, "clip_norm": 0.0}
+# Keras's momentum, with which the experiments of docs/runs were run; identity_matters/momentum.py has the difference.
+_SGD = {"optimizer": "keras_momentum", "momentum": 0.9, "decoupled_weight_decay": 0.0, "clip_norm": 0.0}
 _CLIPPED = _SGD | {"clip_norm": 1.0}
 _DECAYED = {"weight_decay": 1e-4}  # as Hardt & Ma and the papers of the ResNets
 

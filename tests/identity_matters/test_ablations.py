@@ -67,7 +67,7 @@ def test_the_optimiser_of_a_variant_is_that_of_its_name_whatever_the_preset():
         for experiment in ("statements", "rivals"):
             for variant in EXPERIMENTS[experiment]:
                 optimizer = variant.config(training.PRESETS[preset], 0.1).optimizer
-                assert optimizer == ("momentum" if "SGD" in variant.name else "muon"), (preset, variant.name)
+                assert optimizer == ("keras_momentum" if "SGD" in variant.name else "muon"), (preset, variant.name)
 
 
 def test_the_rate_is_chosen_on_held_out_images_and_the_seeds_are_tested_on_the_others(small, tmp_path):
