@@ -84,7 +84,9 @@ def test_a_schedule_and_an_optimizer_equal_to_the_flags_give_the_bits_of_the_fla
     for name in ("schedule", "momentum"):
         found, expected = (processes.final_variables(path, 12) for path in (tmp_path / name, short_run))
         for path, array in found.items():
-            np.testing.assert_array_equal(array, expected[path.replace(given_optimizer.NAME, "momentum", 1)], err_msg=path)
+            np.testing.assert_array_equal(
+                array, expected[path.replace(given_optimizer.NAME, "momentum", 1)], err_msg=path
+            )
         rates = [row["learning_rate"] for row in read_metrics(tmp_path / name / "metrics.csv")]
         assert rates == [row["learning_rate"] for row in read_metrics(short_run / "metrics.csv")] == [0.05, 0.005]
     assert seen.iterations == [6, 12]
