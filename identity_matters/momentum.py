@@ -48,13 +48,13 @@ class Momentum(keras.optimizers.Optimizer):
             return
         super().build(variables)
         # Named unlike Keras's velocity, so that no checkpoint of Keras's SGD is taken for one of this optimiser.
-        self.accumulators = self.add_optimizer_variables(variables, "accumulator") if self.momentum else []
+        self.momentums = self.add_optimizer_variables(variables, "accumulator") if self.momentum else []
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Updates one variable and its accumulator."""
         step = ops.cast(gradient, variable.dtype)
         if self.momentum:
-            accumulator = self.accumulators[self._get_variable_index(variable)]
+            accumulator = self.momentums[self._get_variable_index(variable)]
             self.assign(accumulator, ops.add(ops.multiply(accumulator, ops.cast(self.momentum, variable.dtype)), step))
             step = accumulator
         self.assign_sub(variable, ops.multiply(step, ops.cast(learning_rate, variable.dtype)))
