@@ -50,7 +50,8 @@ class ModelConfig:
     num_classes: int = option(10, at_least=1, flag=False)
     network: Literal[
         "all_conv_resnet", "all_cnn_c", "resnet_20", "resnet_32", "resnet_44", "resnet_56", "resnet_110",
-        "preact_resnet_8", "preact_resnet_14", "preact_resnet_20", "preact_resnet_32", "densenet_bc_100_12",
+        "preact_resnet_8", "preact_resnet_14", "preact_resnet_20", "preact_resnet_32", "densenet_100_24",
+        "densenet_bc_100_12",
     ] = "all_conv_resnet"  # fmt: skip
     stem_width: int = option(16, at_least=1, at_most=2**20)
     stem_kernel_size: int = option(3, at_least=1)
