@@ -10,7 +10,8 @@
     All-CNN-C               Springenberg et al. 2015, arXiv:1412.6806, Tables 1, 2    all_cnn_c
     ResNet-20 to 110        He et al. 2016, arXiv:1512.03385, §4.2, Table 6           resnet
     pre-activation ResNet   He et al. 2016b, arXiv:1603.05027, Figure 4(e), appendix  preact_resnet
-    DenseNet-BC-100-12      Huang et al. 2017, arXiv:1608.06993, §3, Table 2          densenet_bc
+    DenseNet-100-24         Huang et al. 2017, arXiv:1608.06993, §3, Table 2          densenet
+    DenseNet-BC-100-12      the same                                                  densenet_bc
 
 Each network is a functional keras.Model from standardised images to float32 logits: each kernel is drawn from (seed,
 its layer's name) alone, weight decay is on convolution kernels (the papers decay all weights), mixed precision is for
@@ -216,6 +217,27 @@ def preact_resnet(config: ModelConfig, seed: int = 0, depth: int = 20) -> keras.
     return _classifier(images, _bn_relu(x, "final_bn"), config, seed, f"preact_resnet_{depth}")
 
 
+def densenet(config: ModelConfig, seed: int = 0, depth: int = 100, growth_rate: int = 24) -> keras.Model:
+    """DenseNet of 3n + 4 layers for CIFAR, without bottlenecks and without compression (Huang et al. 2017, §3).
+
+    Hardt & Ma compare with it in their Table 2 (test errors of 3.74 % on CIFAR-10 and 19.25 % on CIFAR-100). A 3×3
+    convolution of 16 channels; 3 dense blocks of n layers, each of which adds k channels, the growth rate, to its
+    input; between blocks a 1×1 convolution with as many channels as its input and 2×2 average pooling; a dense layer.
+    No dropout, as where the paper trains with crops and flips.
+
+    Returns:
+      A keras.Model from images [n, h, w, c] to logits [n, num_classes], by default of 27,249,082 parameters for
+      CIFAR-10 (published in Table 2: 27.2 M).
+
+    Raises: UserError if depth is not 3n + 4.
+    """
+    images = keras.Input(config.image_shape, name="images")
+    num_layers = _repeats(depth, 4, group=3)
+    x = _convolution(images, config, 16, "stem_conv", seed)
+    x = _dense_blocks(x, config, num_layers, growth_rate, seed, has_bottlenecks=False)
+    return _classifier(images, _bn_relu(x, "final_bn"), config, seed, f"densenet_{depth}_{growth_rate}")
+
+
 def densenet_bc(config: ModelConfig, seed: int = 0, depth: int = 100, growth_rate: int = 12) -> keras.Model:
     """DenseNet-BC of 6n + 4 layers for CIFAR, with bottlenecks and compression ½ (Huang et al. 2017, §3).
 
@@ -229,14 +251,9 @@ def densenet_bc(config: ModelConfig, seed: int = 0, depth: int = 100, growth_rat
     Raises: UserError if depth is not 6n + 4.
     """
     images = keras.Input(config.image_shape, name="images")
+    num_layers = _repeats(depth, 4)
     x = _convolution(images, config, 2 * growth_rate, "stem_conv", seed)
-    for block in (1, 2, 3):
-        for layer in range(1, _repeats(depth, 4) + 1):
-            x = _dense_layer(x, config, growth_rate, f"block{block}_layer{layer}", seed)
-        if block < 3:
-            y = _bn_relu(x, f"transition{block}_bn", dtype_policy(config))
-            y = _convolution(y, config, x.shape[-1] // 2, f"transition{block}_conv", seed, kernel_size=1)
-            x = layers.AveragePooling2D(2, dtype="float32", name=f"transition{block}_pool")(y)
+    x = _dense_blocks(x, config, num_layers, growth_rate, seed, has_bottlenecks=True)
     return _classifier(images, _bn_relu(x, "final_bn"), config, seed, f"densenet_bc_{depth}_{growth_rate}")
 
 
@@ -244,13 +261,14 @@ NETWORKS: dict[str, Callable[[ModelConfig, int], keras.Model]] = {
     "all_cnn_c": all_cnn_c,
     **{f"resnet_{depth}": functools.partial(resnet, depth=depth) for depth in (20, 32, 44, 56, 110)},
     **{f"preact_resnet_{depth}": functools.partial(preact_resnet, depth=depth) for depth in (8, 14, 20, 32)},
+    "densenet_100_24": densenet,
     "densenet_bc_100_12": densenet_bc,
 }
 
 
-def _repeats(depth: int, others: int) -> int:
-    n, remainder = divmod(depth - others, 6)
-    require(n >= 1 and not remainder, f"depth must be 6n + {others} with n at least 1, got {depth}")
+def _repeats(depth: int, others: int, group: int = 6) -> int:
+    n, remainder = divmod(depth - others, group)
+    require(n >= 1 and not remainder, f"depth must be {group}n + {others} with n at least 1, got {depth}")
     return n
 
 
@@ -287,11 +305,31 @@ def _shortcut(x: Tensor, width: int, stride: int, name: str) -> Tensor:
     return ops.pad(x, ((0, 0), (0, 0), (0, 0), (0, new_channels))) if new_channels else x
 
 
-def _dense_layer(x: Tensor, config: ModelConfig, growth: int, name: str, seed: int) -> Tensor:
-    """[x, C₂ ReLU(BN(C₁ ReLU(BN(x))))], C₁ 1×1 to 4k channels, C₂ 3×3 to k (Huang et al. 2017, §3)."""
+def _dense_blocks(
+    x: Tensor, config: ModelConfig, num_layers: int, growth: int, seed: int, has_bottlenecks: bool
+) -> Tensor:
+    """Three dense blocks of num_layers and two transitions, which halve the channels if there are bottlenecks."""
+    for block in (1, 2, 3):
+        for layer in range(1, num_layers + 1):
+            x = _dense_layer(x, config, growth, f"block{block}_layer{layer}", seed, has_bottlenecks)
+        if block < 3:
+            channels = x.shape[-1] // 2 if has_bottlenecks else x.shape[-1]
+            y = _bn_relu(x, f"transition{block}_bn", dtype_policy(config))
+            y = _convolution(y, config, channels, f"transition{block}_conv", seed, kernel_size=1)
+            x = layers.AveragePooling2D(2, dtype="float32", name=f"transition{block}_pool")(y)
+    return x
+
+
+def _dense_layer(x: Tensor, config: ModelConfig, growth: int, name: str, seed: int, has_bottleneck: bool) -> Tensor:
+    """[x, C ReLU(BN(x))], C 3×3 to k channels (Huang et al. 2017, §3).
+
+    With a bottleneck [x, C₂ ReLU(BN(C₁ ReLU(BN(x))))], C₁ 1×1 to 4k channels, C₂ 3×3 to k.
+    """
     y = _bn_relu(x, f"{name}_bn1", dtype_policy(config))
-    y = _convolution(y, config, 4 * growth, f"{name}_conv1", seed, kernel_size=1)
-    y = _convolution(_bn_relu(y, f"{name}_bn2", dtype_policy(config)), config, growth, f"{name}_conv2", seed)
+    if has_bottleneck:
+        y = _convolution(y, config, 4 * growth, f"{name}_conv1", seed, kernel_size=1)
+        y = _bn_relu(y, f"{name}_bn2", dtype_policy(config))
+    y = _convolution(y, config, growth, f"{name}_conv2" if has_bottleneck else f"{name}_conv1", seed)
     return layers.Concatenate(dtype="float32", name=f"{name}_concatenate")([x, y])
 
 

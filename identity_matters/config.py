@@ -50,7 +50,8 @@ class ModelConfig:
     num_classes: int = option(10, at_least=1, flag=False)
     network: Literal[
         "all_conv_resnet", "all_cnn_c", "resnet_20", "resnet_32", "resnet_44", "resnet_56", "resnet_110",
-        "preact_resnet_8", "preact_resnet_14", "preact_resnet_20", "preact_resnet_32", "densenet_bc_100_12",
+        "preact_resnet_8", "preact_resnet_14", "preact_resnet_20", "preact_resnet_32", "densenet_100_24",
+        "densenet_bc_100_12",
     ] = "all_conv_resnet"  # fmt: skip
     stem_width: int = option(16, at_least=1, at_most=2**20)
     stem_kernel_size: int = option(3, at_least=1)
@@ -157,8 +158,10 @@ class TrainConfig:
       random_flip: Mirror half of the training images, chosen at random, left to right.
       train_steps: Number of gradient updates in all.
       batch_size: Examples per gradient update.
-      optimizer: momentum: SGD with momentum; nesterov: SGD with Nesterov's momentum; muon: Nesterov's momentum,
-        orthogonalised for each convolution kernel and unchanged for other variables.
+      optimizer: momentum: SGD with momentum as in the original TensorFlow code, v ← μv + g, w ← w − ηv, which applies
+        the present learning rate to all of v; keras_momentum: as in Keras's SGD, v ← μv − ηg, w ← w + v, which differs
+        after a drop of η (the runs of docs/runs used it); nesterov: Keras's SGD with Nesterov's momentum; muon:
+        Nesterov's momentum, orthogonalised for each convolution kernel and unchanged for other variables.
       keras_optimizer: The Keras optimiser or schedule that `train` was given, as keras.saving writes it.
       learning_rate: Initial learning rate.
       momentum: Momentum of the optimiser.
@@ -196,7 +199,7 @@ class TrainConfig:
     random_flip: bool = True
     train_steps: int = option(50_000, at_least=1)
     batch_size: int = option(128, at_least=1, at_most=2**20)
-    optimizer: Literal["momentum", "nesterov", "muon"] = "momentum"
+    optimizer: Literal["momentum", "keras_momentum", "nesterov", "muon"] = "momentum"
     keras_optimizer: str = option("", flag=False)
     learning_rate: float = option(0.05, above=0)
     momentum: float = 0.9

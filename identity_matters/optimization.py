@@ -7,6 +7,7 @@ from keras import ops
 
 from identity_matters import given_optimizer
 from identity_matters.config import TrainConfig
+from identity_matters.momentum import Momentum
 from identity_matters.muon import Muon
 
 
@@ -86,6 +87,8 @@ def optimizer(config: TrainConfig, on_replicas: bool = False) -> keras.optimizer
     if config.optimizer == "muon":
         optimizer_type = Muon
         options |= {"newton_schulz_steps": config.newton_schulz_steps, "name": "muon"}
+    elif config.optimizer == "momentum":
+        optimizer_type = Momentum
     else:
         optimizer_type = keras.optimizers.SGD
         options |= {"nesterov": config.optimizer == "nesterov", "name": "sgd"}

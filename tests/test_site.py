@@ -88,7 +88,7 @@ def test_a_commands_page_has_its_manual_and_its_flags(name):
 def test_the_presets_page_counts_the_weights_that_the_networks_have():
     from identity_matters import networks
 
-    for name, weights in (("cifar10", 13_538_736), ("imagenet_wide", 35_675_772)):
+    for name, weights in (("cifar10", 13_538_736), ("imagenet", 35_675_772)):
         assert commands.count_weights(MODEL_PRESETS[name]) == weights
     variables = networks.build(MODEL_PRESETS["cifar10_fast"]).trainable_variables
     assert commands.count_weights(MODEL_PRESETS["cifar10_fast"]) == sum(int(np.prod(v.shape)) for v in variables)

@@ -67,8 +67,8 @@ def presets_page() -> str:
     table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
     return f"""# Presets
 
-`python -m launch.train --preset=NAME` takes one of these. cifar10, cifar100, imagenet and imagenet_wide are the paper's
-recipes; the others are not in the paper. Every row but the first is a flag of
+`python -m launch.train --preset=NAME` takes one of these. cifar10, cifar100 and imagenet are the paper's recipes, and
+imagenet_narrow the same with ResNet-34's widths; the others are not in the paper. Every row but the first is a flag of
 [launch.train](commands/train.md), which says what it means; settings in which no two presets differ are left out.
 
 {table}

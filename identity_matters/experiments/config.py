@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from identity_matters.config import TrainConfig
 from identity_matters.errors import UserError
-from identity_matters.experiments.variants import EXPERIMENTS, Variant
+from identity_matters.experiments.variants import EXPERIMENTS, NORMS_STEPS, Variant, norms
 from identity_matters.fields import check_fields, option, split_names
 from identity_matters.presets import TRAIN_PRESETS
 
@@ -39,6 +39,8 @@ class AblationConfig:
         Fixup's and ReZero's.
       operations: Floating-point operations of the convolutions in each run, forward and backward; they determine the
         number of steps, except for norms.
+      norms_steps: With norms: number of steps of each run; the learning rate drops at 81 and 122 200ths of them. The
+        paper's 200 epochs are 78,000 steps.
       search_operations: The same for each run that tries a learning rate (0: half as many as operations).
       num_seeds: Number of runs of each variant at its best learning rate, evaluated on the test images.
       only: Names of the variants to run, with commas between them (empty: all).
@@ -51,6 +53,7 @@ class AblationConfig:
     experiment: Literal["statements", "rivals", "norms", "initializers"] = "statements"
     operations: float = option(3e13, at_least=1)
     search_operations: float = option(0.0, at_least=0)
+    norms_steps: int = option(NORMS_STEPS, at_least=5)
     num_seeds: int = option(3, at_least=1, at_most=10_000, compared=False)
     only: str = option("", compared=False)
 
@@ -59,6 +62,8 @@ class AblationConfig:
         searched = any(len(variant.rates) > 1 for variant in EXPERIMENTS[self.experiment])
         if searched and not self.train.data.validation_examples:
             raise UserError("validation_examples must be at least 1: the learning rates are chosen on them")
+        if self.norms_steps != NORMS_STEPS and self.experiment != "norms":
+            raise UserError(f"norms_steps is for --experiment=norms; --operations sets the steps of {self.experiment}")
         names = [variant.name for variant in EXPERIMENTS[self.experiment]]
         chosen = split_names(self.only)
         if self.only and not chosen:
@@ -74,7 +79,10 @@ class AblationConfig:
     def variants(self) -> list[Variant]:
         """Returns what is compared."""
         names = split_names(self.only)
-        return [variant for variant in EXPERIMENTS[self.experiment] if not names or variant.name in names]
+        variants = EXPERIMENTS[self.experiment]
+        if self.norms_steps != NORMS_STEPS:
+            variants = norms(self.norms_steps)
+        return [variant for variant in variants if not names or variant.name in names]
 
     def unused_fields(self) -> dict[str, str]:
         """Returns the fields that a variant of the experiment sets, and why they take no other value.

@@ -83,7 +83,7 @@ def _name_in_lines(name: str, final: list[dict]) -> str:
 def _optimizer(name: str) -> str:
     """The optimiser of a variant, by its name."""
     changes = [variant.train for of in EXPERIMENTS.values() for variant in of if variant.name == name]
-    return _OTHER if changes and changes[0].get("optimizer") == "momentum" else _MUON
+    return _OTHER if changes and changes[0].get("optimizer", "muon") != "muon" else _MUON
 
 
 def depth_figure(rows: list[dict], depths: dict[str, dict[str, int]], title: str = "") -> Figure:

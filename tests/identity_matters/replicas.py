@@ -29,7 +29,7 @@ CONFIG = TrainConfig(
     data=DataConfig("mnist_sample", train_examples=200, eval_examples=43),  # which neither replicas nor batches divide
     crop_padding=2,
     batch_size=16,
-    decay_steps=(3,),
+    decay_steps=(5,),
     clip_norm=0.05,  # well below the gradients
     eval_every=2,
     checkpoint_every=2,
@@ -38,6 +38,7 @@ CONFIG = TrainConfig(
 )
 
 
+KERAS_MOMENTUM = dataclasses.replace(CONFIG, optimizer="keras_momentum")
 UNCLIPPED = dataclasses.replace(CONFIG, clip_norm=0.0)  # as the paper's presets
 MUON = dataclasses.replace(CONFIG, optimizer="muon", learning_rate=0.02, decoupled_weight_decay=0.1)
 
@@ -114,9 +115,11 @@ def main():
     two = Cluster(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]))
     before, one, logs_of_one, test_of_one = train(Cluster())
     _, ours, logs, test = train(two)
-    runs = {"clipped": (before, one, ours), "Keras's SGD": (before, one, train(two, with_kerass_sgd=True)[1])}
-    for name, config in (("unclipped", UNCLIPPED), ("muon", MUON)):
+    runs = {"clipped": (before, one, ours)}
+    for name, config in (("keras_momentum", KERAS_MOMENTUM), ("unclipped", UNCLIPPED), ("muon", MUON)):
         runs[name] = (before, *(train(cluster, config)[1] for cluster in (Cluster(), two)))
+    kerass_sgd = train(two, KERAS_MOMENTUM, with_kerass_sgd=True)[1]
+    runs["Keras's SGD"] = (*runs["keras_momentum"][:2], kerass_sgd)
     fitted = [fitted_by_keras(scope) for scope in (contextlib.nullcontext(), two.strategy.scope())]
     runs["muon and Keras's fit"] = (*fitted[0], fitted[1][1])
     moments_before, moments_trained, moments = moments_before_and_after(two)

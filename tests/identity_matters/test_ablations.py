@@ -67,7 +67,7 @@ def test_the_optimiser_of_a_variant_is_that_of_its_name_whatever_the_preset():
         for experiment in ("statements", "rivals"):
             for variant in EXPERIMENTS[experiment]:
                 optimizer = variant.config(training.PRESETS[preset], 0.1).optimizer
-                assert optimizer == ("momentum" if "SGD" in variant.name else "muon"), (preset, variant.name)
+                assert optimizer == ("keras_momentum" if "SGD" in variant.name else "muon"), (preset, variant.name)
 
 
 def test_the_rate_is_chosen_on_held_out_images_and_the_seeds_are_tested_on_the_others(small, tmp_path):
@@ -382,6 +382,23 @@ def test_networks_whose_norms_are_compared_take_the_same_steps():
     together = dataclasses.replace(config.train, steps_per_execution=100)
     (plan, *_) = (ablations._plan(variant, together, config) for variant in config.variants)
     assert (plan.tests[0].train_steps, plan.tests[0].eval_every, plan.tests[0].steps_per_execution) == (2000, 100, 100)
+
+
+def test_the_steps_of_the_norms_are_a_flag_and_the_drops_are_those_of_the_paper():
+    config = AblationConfig(experiment="norms", num_seeds=1, norms_steps=78_000)
+    runs = [ablations._plan(variant, config.train, config).tests[0] for variant in config.variants]
+    assert len(runs) == 8
+    assert {(run.train_steps, run.decay_steps) for run in runs} == {(78_000, (81 * 390, 122 * 390))}
+    assert {run.eval_every for run in runs} == {2_600}
+    shortest = AblationConfig(experiment="norms", norms_steps=5).variants[0]
+    assert shortest.config(config.train, 0.1).decay_steps == (2, 3)
+
+
+def test_the_steps_of_the_norms_are_refused_for_other_experiments():
+    with pytest.raises(UserError, match="norms_steps is for --experiment=norms; --operations sets the steps of rivals"):
+        AblationConfig(experiment="rivals", norms_steps=100)
+    with pytest.raises(UserError, match="norms_steps must be at least 5, got 4"):
+        AblationConfig(experiment="norms", norms_steps=4)
 
 
 @pytest.mark.slow

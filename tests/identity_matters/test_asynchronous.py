@@ -48,7 +48,7 @@ def last_row(run_dir):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "flag", ["--optimizer=nesterov", in_the_night("--optimizer=momentum"), in_the_night("--momentum=0")]
+    "flag", ["--optimizer=nesterov", in_the_night("--optimizer=keras_momentum"), in_the_night("--momentum=0")]
 )
 def test_with_one_worker_it_is_plain_sgd(tmp_path, flag, launch):
     alone, server = tmp_path / "alone", tmp_path / "server"

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import os
+import re
 import subprocess
 import sys
 
@@ -13,7 +14,7 @@ from keras import layers
 from network_in_numpy import arrays, relative_difference
 
 from identity_matters import networks
-from identity_matters.comparators import NETWORKS, all_cnn_c, densenet_bc, preact_resnet, resnet
+from identity_matters.comparators import NETWORKS, all_cnn_c, densenet, densenet_bc, preact_resnet, resnet
 from identity_matters.config import ModelConfig
 from identity_matters.convolutions import training_flops
 from identity_matters.errors import UserError
@@ -26,6 +27,7 @@ SMALL_NETWORKS = {
     "all_cnn_c": all_cnn_c,
     "resnet": functools.partial(resnet, depth=14),
     "preact_resnet": functools.partial(preact_resnet, depth=14),
+    "densenet": functools.partial(densenet, depth=10, growth_rate=5),
     "densenet_bc": functools.partial(densenet_bc, depth=16, growth_rate=5),
 }
 each_architecture = pytest.mark.parametrize("kind", SMALL_NETWORKS)
@@ -60,6 +62,7 @@ PARAMETERS = {
     "preact_resnet_14": (172_506, ""),
     "preact_resnet_20": (269_722, ""),
     "preact_resnet_32": (464_154, ""),
+    "densenet_100_24": (27_249_082, "27.2M"),
     "densenet_bc_100_12": (769_162, "0.8M"),
 }
 
@@ -71,14 +74,17 @@ def test_every_network_has_the_parameters_of_its_table_and_as_many_layers_as_its
     network = cifar10_network(name)
     number, printed = PARAMETERS[name]
     assert sum(int(np.prod(v.shape)) for v in network.trainable_variables) == number
-    assert not printed or f"{number / 1e6:.{len(printed) - 3}f}M" == printed
-    depth = {"all_cnn_c": 9, "densenet_bc_100_12": 100}.get(name) or int(name.split("_")[-1])
+    decimals = len(printed.rpartition(".")[2]) - 1
+    assert not printed or f"{number / 1e6:.{decimals}f}M" == printed
+    depth = {"all_cnn_c": 9, "densenet_100_24": 100, "densenet_bc_100_12": 100}.get(name) or int(name.split("_")[-1])
     assert len(layers_of(network, layers.Conv2D, layers.Dense)) == depth and network.name == name
 
 
 def test_bottlenecks_transitions_and_subsampling_are_where_the_papers_have_them():
     filters = [layer.filters for layer in layers_of(small_network("densenet_bc"), layers.Conv2D)]
     assert filters == [10, *2 * [20, 5], 20 // 2, *2 * [20, 5], 20 // 2, *2 * [20, 5]]  # k = 5
+    filters = [layer.filters for layer in layers_of(small_network("densenet"), layers.Conv2D)]
+    assert filters == [16, 5, 5, 26, 5, 5, 36, 5, 5]
     for kind in ("resnet", "preact_resnet"):
         names = [layer.name for layer in layers_of(small_network(kind), layers.AveragePooling2D)]
         assert names == ["stage2_block1_subsample", "stage3_block1_subsample"]
@@ -86,8 +92,9 @@ def test_bottlenecks_transitions_and_subsampling_are_where_the_papers_have_them(
 
 def test_the_docstrings_state_these_numbers():
     assert NETWORKS.keys() == PARAMETERS.keys()
-    for builder in (all_cnn_c, resnet, preact_resnet, densenet_bc):
-        numbers = [f"{number:,}" for name, (number, _) in PARAMETERS.items() if name.startswith(builder.__name__)]
+    for builder in (all_cnn_c, resnet, preact_resnet, densenet, densenet_bc):
+        names = [name for name in NETWORKS if name.rstrip("_0123456789") == builder.__name__]
+        numbers = [f"{PARAMETERS[name][0]:,}" for name in names]
         assert numbers and [number for number in numbers if number not in builder.__doc__] == []
 
 
@@ -119,9 +126,11 @@ def test_an_unknown_network_and_an_impossible_depth_are_refused_in_one_line():
         UserError, match="^network must be one of all_conv_resnet, .*densenet_bc_100_12, got 'resnet_18'$"
     ):
         ModelConfig(network="resnet_18")
-    for build, others, depths in ((resnet, 2, (2, 18)), (preact_resnet, 2, (2, 110 + 1)), (densenet_bc, 4, (4, 101))):
+    rules = {resnet: "6n + 2", preact_resnet: "6n + 2", densenet: "3n + 4", densenet_bc: "6n + 4"}
+    for build, depths in {resnet: (2, 18), preact_resnet: (2, 111), densenet: (4, 101), densenet_bc: (4, 103)}.items():
         for depth in depths:
-            with pytest.raises(UserError, match=f"^depth must be 6n \\+ {others} with n at least 1, got {depth}$"):
+            message = f"depth must be {rules[build]} with n at least 1, got {depth}"
+            with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
                 build(ModelConfig(), depth=depth)
 
 
@@ -187,13 +196,17 @@ class Reference:
                 x = self.shortcut(a if shared else x, 8 * 2**stage, stride) + self.conv(y, f"{name}_conv2")
         return self.dense(self.bn_relu(x, "final_bn"))
 
-    def densenet_bc(self, x):
+    def densenet(self, x):
+        return self.densenet_bc(x, num_convolutions=1)
+
+    def densenet_bc(self, x, num_convolutions=2):
         x = self.conv(x, "stem_conv")
         for block in (1, 2, 3):
             for layer in (1, 2):
                 name = f"block{block}_layer{layer}"
-                y = self.conv(self.bn_relu(x, f"{name}_bn1"), f"{name}_conv1")
-                y = self.conv(self.bn_relu(y, f"{name}_bn2"), f"{name}_conv2")
+                y = x
+                for i in range(1, num_convolutions + 1):
+                    y = self.conv(self.bn_relu(y, f"{name}_bn{i}"), f"{name}_conv{i}")
                 x = np.concatenate([y, x] if self.mistake == "new channels first" else [x, y], axis=3)
             if block < 3:
                 x = self.conv(self.bn_relu(x, f"transition{block}_bn"), f"transition{block}_conv")
@@ -207,6 +220,7 @@ MISTAKES = {
     "all_cnn_c": ["strides from the second pixel", "seventh convolution padded", "no last ReLU"],
     "resnet": ["ReLU before BN", "strides from the second pixel", "zero channels first", "no ReLU after the sum"],
     "preact_resnet": ["ReLU before BN", "strides from the second pixel", "zero channels first", "other shortcuts"],
+    "densenet": ["ReLU before BN", "new channels first"],
     "densenet_bc": ["ReLU before BN", "new channels first"],
 }
 

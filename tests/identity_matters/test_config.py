@@ -240,8 +240,8 @@ OTHER_PRESETS = {
         "train_steps": 1_200, "batch_size": 32, "learning_rate": 0.1, "decay_steps": [700, 1_000], "clip_norm": 0.5,
         "eval_every": 100, "checkpoint_every": 100,
     },
-    "imagenet": IMAGENET,
-    "imagenet_wide": IMAGENET | {"model.stem_width": 83, "model.widths": [83, 166, 333, 666]},
+    "imagenet": IMAGENET | {"model.stem_width": 83, "model.widths": [83, 166, 333, 666]},
+    "imagenet_narrow": IMAGENET,
 }  # fmt: skip
 
 

@@ -288,7 +288,8 @@ def on_two_devices():
 
 # How far two replicas may end from one device, and how far the run moves the weights at least. Muon: orthogonalising
 # enlarges the rounding of small singular values, 3.4 times a step, 5 steps.
-APART = {"clipped": (1e-6, 1e-3), "unclipped": (1e-6, 1e-3), "muon": (1e-4, 1e-2), "muon and Keras's fit": (1e-4, 1e-2)}
+APART = dict.fromkeys(("clipped", "keras_momentum", "unclipped"), (1e-6, 1e-3))
+APART |= dict.fromkeys(("muon", "muon and Keras's fit"), (1e-4, 1e-2))
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from begun import read_config_json
 from identity_matters import given_optimizer, training
 from identity_matters.config import TrainConfig
 from identity_matters.errors import UserError
+from identity_matters.momentum import Momentum
 from identity_matters.muon import Muon
 from identity_matters.optimization import learning_rate, optimizer
 from identity_matters.runs.tables import read_metrics
@@ -79,11 +80,13 @@ def test_a_schedule_and_an_optimizer_equal_to_the_flags_give_the_bits_of_the_fla
 ):
     schedule = training.learning_rate_schedule(short)
     training.train(short, tmp_path / "schedule", optimizer=schedule, callbacks=(seen := Sees()))
-    training.train(short, tmp_path / "sgd", optimizer=optimizers.SGD(schedule, momentum=short.momentum))
-    for name in ("schedule", "sgd"):
+    training.train(short, tmp_path / "momentum", optimizer=Momentum(schedule, momentum=short.momentum))
+    for name in ("schedule", "momentum"):
         found, expected = (processes.final_variables(path, 12) for path in (tmp_path / name, short_run))
         for path, array in found.items():
-            np.testing.assert_array_equal(array, expected[path.replace(given_optimizer.NAME, "sgd")], err_msg=path)
+            np.testing.assert_array_equal(
+                array, expected[path.replace(given_optimizer.NAME, "momentum", 1)], err_msg=path
+            )
         rates = [row["learning_rate"] for row in read_metrics(tmp_path / name / "metrics.csv")]
         assert rates == [row["learning_rate"] for row in read_metrics(short_run / "metrics.csv")] == [0.05, 0.005]
     assert seen.iterations == [6, 12]

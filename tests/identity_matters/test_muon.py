@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from refusals import refused
 
+from identity_matters.momentum import Momentum
 from identity_matters.muon import COEFFICIENTS, Muon, orthogonalize
 from identity_matters.optimization import WarmUp
 
@@ -154,6 +155,7 @@ EXAMPLES = RANDOM.standard_normal((20, 6, 6, 1)).astype(np.float32), RANDOM.inte
 OPTIMIZERS = {
     "Muon": lambda: Muon(0.01, momentum=0.8),
     "Muon with WarmUp": lambda: Muon(warm_up()),
+    "Momentum with WarmUp": lambda: Momentum(warm_up(), momentum=0.8, weight_decay=0.1, global_clipnorm=1.0),
     "SGD with WarmUp": lambda: keras.optimizers.SGD(warm_up(), momentum=0.9),
 }
 

@@ -63,7 +63,7 @@ def test_both_files_train_the_same_run_on_as_many_devices_as_divide_its_batches(
     script = (FOLDER / "job.sbatch").read_text()
     devices = job["completions"] * int(container["resources"]["limits"]["nvidia.com/gpu"])
     for text in (container["args"][0], script):
-        assert "--preset=imagenet_wide --batch_size=384 --decay_steps=6672" in text
+        assert "--preset=imagenet --batch_size=384 --decay_steps=6672" in text
     assert 384 % devices == 0 and f"--nodes={job['completions']} " in script
 
 

@@ -34,7 +34,7 @@ MISTAKES = {
         ("cifar10", "'cifar10'"),
         ("--dataset=cifar1O", "'cifar1O'", "cifar10"),
         ("--dataset=cifar100 --data_dir={tmp}", "cifar100", "{tmp}", "--download"),
-        ("--optimizer=adamm", "optimizer", "momentum, nesterov", "adamm"),
+        ("--optimizer=adamm", "optimizer", "momentum, keras_momentum, nesterov", "adamm"),
         ("--momentum=1", "momentum", "1"),
         ("--widths=64,32,16", "widths", "(64, 32, 16)"),
         ("--decay_steps=30,20", "decay_steps", "(30, 20)"),

@@ -1,6 +1,7 @@
 """launch.report: the runs that it takes, and a page that loads and runs nothing. tests/outputs checks its numbers."""
 
 import html.parser
+import pathlib
 import shutil
 
 import pytest
@@ -43,6 +44,26 @@ def test_a_page_loads_nothing_and_links_lead_to_the_runs(tiny_run, tmp_path):
     assert not {"script", "link", "iframe"}.intersection(tag for tag, _ in found.tags)
     assert read_config_json(str(tiny_run))["versions"]["machine"] in found.text
     assert read_config_json(str(tmp_path / "a report"))["status"] == "done"
+
+
+@pytest.mark.parametrize(
+    "name, figures",
+    [
+        ("paper", ["convergence"]),
+        ("statements", ["ablations", "depths"]),
+        ("norms", ["ablations", "kernel_norms"]),
+        ("near_identity_paper", ["blocks"]),
+        ("spectrum_paper", ["spectrum"]),
+        pytest.param(
+            "study_mnist",
+            [f"figure_{name}" for name in (3, 5, 6, 7, 8, 9, 10, "convolutional")],
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_a_kept_run_has_the_figures_that_the_guide_lists(name, figures, tmp_path):
+    runs = pathlib.Path(__file__).parents[2] / "docs" / "runs"
+    assert Page(written([runs / name], tmp_path / "report")).all("img", "alt") == figures
 
 
 @pytest.mark.slow

@@ -334,6 +334,10 @@ def train_by_hand(network, images, labels, config: dict, num_updates: int) -> li
                 step = orthogonalized(gradient + config["momentum"] * velocities[i], config["newton_schulz_steps"])
                 variable.assign(weights - rate * step)
                 continue
+            if config["optimizer"] == "momentum":  # as tf.train.MomentumOptimizer
+                velocities[i] = config["momentum"] * velocities[i] + gradient
+                variable.assign(weights - rate * velocities[i])
+                continue
             velocities[i] = config["momentum"] * velocities[i] - rate * gradient
             step = velocities[i]
             if config["optimizer"] == "nesterov":

@@ -32,7 +32,7 @@ COLUMNS = "step,epoch,learning_rate,loss,train_cross_entropy,train_top1_error,te
 
 def variant_of(config) -> str:
     deep = {2: "BN-free", 1: "1 block a stage"}[config.model.blocks_per_stage[0]]
-    return "momentum SGD" if config.optimizer == "momentum" else deep
+    return "momentum SGD" if config.optimizer == "keras_momentum" else deep
 
 
 def stand_in(calls):

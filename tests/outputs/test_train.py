@@ -27,8 +27,10 @@ TAGS = {
 def runs(start_run, momentum_run, held_out_run):
     """Directories of runs by the names of their optimisers; cosine starts with the weights of momentum."""
     nesterov = start_run("--optimizer=nesterov", "--schedule=exponential", "--decay_steps=2", "--warmup_steps=0")
+    keras_momentum = start_run("--optimizer=keras_momentum")
     cosine = start_run("--schedule=cosine", "--clip_norm=0", f"--init_from={momentum_run}")
-    return {"momentum": momentum_run, "nesterov": nesterov, "muon": held_out_run, "cosine": cosine}
+    runs = {"momentum": momentum_run, "keras_momentum": keras_momentum, "nesterov": nesterov}
+    return runs | {"muon": held_out_run, "cosine": cosine}
 
 
 def evaluated_images(run_dir, small_digits):
@@ -48,7 +50,7 @@ def flops_of_update(batch_size: int) -> float:
     return batch_size * (2 * stem + 3 * sum(2 * 9 * a * b * pixels for a, b, pixels in others))
 
 
-@pytest.mark.parametrize("name", ["momentum", "nesterov", "muon", "cosine"])
+@pytest.mark.parametrize("name", ["momentum", "keras_momentum", "nesterov", "muon", "cosine"])
 def test_every_column_of_metrics_csv_is_that_of_training_by_hand(runs, small_digits, plain_network, name):
     run_dir, table, config = runs[name], read_columns(runs[name] / "metrics.csv"), fields_of(runs[name])
     assert list(table) == ["step", *TAGS] and table["step"] == [2, 4, 6]
