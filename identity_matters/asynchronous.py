@@ -20,6 +20,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from identity_matters import optimization
 from identity_matters.cluster import (
     Cluster,
     await_listeners,
@@ -29,7 +30,7 @@ from identity_matters.cluster import (
     parse_tf_config,
 )
 from identity_matters.config import TrainConfig
-from identity_matters.data.batches import ArrayBatches, planned_images
+from identity_matters.data.batches import ArrayBatches, Batches, StreamedBatches, planned_images
 from identity_matters.errors import UserError, WorkerLost
 from identity_matters.fields import require
 from identity_matters.model import standardize
@@ -57,14 +58,14 @@ class Coordinator(Cluster):
         return self.parameter_servers.scope()
 
     def model_to_fit(
-        self, network: keras.Model, batches: ArrayBatches, config: TrainConfig, stop: StopRequest
+        self, network: keras.Model, batches: Batches, config: TrainConfig, stop: StopRequest
     ) -> "AsynchronousModel":
         """Returns the object that hands out the batches; only the chief checks `stop`."""
         return AsynchronousModel(network, batches, config, self, stop)
 
     def distribute(self, make_batches: Callable[[], Iterator]) -> Iterator:
-        """Returns the batches as they are: AsynchronousModel.fit hands them out."""
-        return make_batches()
+        """Returns no batches: AsynchronousModel hands out its own."""
+        return iter(())
 
 
 def from_environment() -> Coordinator | None:
@@ -112,6 +113,29 @@ def _await_end(chief: str) -> None:
         failures = 0 if is_listening(chief) else failures + 1
 
 
+class HeldImages:
+    """Training batches of images that every worker holds whole."""
+
+    def __init__(
+        self, batches: ArrayBatches, image_shape: tuple[int, int, int], coordinator: tf.distribute.coordinator
+    ) -> None:
+        self._batches = batches
+        self._image_shape = image_shape
+        pixels = batches.device_images.pixels.numpy()[: batches.num_train]  # uint8 [N, h·w·c]
+        # A worker gives the same tensor again and again.
+        images = coordinator.create_per_worker_dataset(lambda: tf.data.Dataset.from_tensors(pixels).repeat())
+        self._images = iter(images)
+
+    def located_batches(self, first_step: int) -> Iterator[tuple]:
+        """Yields (images of the worker, plan [b, 4], labels [b]) of first_step, first_step + 1, …"""
+        for plan, labels in self._batches.train_batches(first_step):
+            yield self._images, plan, labels
+
+    def read_located(self, images: Iterator, plan: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns images float32 [b, h, w, c], augmented, and labels [b]."""
+        return planned_images(next(images), plan, self._image_shape), labels
+
+
 class AsynchronousModel:
     """Offers what training needs of a keras.Model: fit runs on the workers, evaluate in this process.
 
@@ -120,7 +144,7 @@ class AsynchronousModel:
     """
 
     def __init__(
-        self, network: keras.Model, batches: ArrayBatches, config: TrainConfig, chief: Coordinator, stop: StopRequest
+        self, network: keras.Model, batches: Batches, config: TrainConfig, chief: Coordinator, stop: StopRequest
     ) -> None:
         self._network = network
         self._config = config
@@ -130,15 +154,13 @@ class AsynchronousModel:
         self._local = batches.attach(self._evaluated)
         compile_model(self._local, config)
         with chief.scope():
-            self.optimizer = keras.optimizers.SGD(
-                learning_rate_schedule(config), config.momentum, nesterov=config.optimizer == "nesterov", name="sgd"
-            )
+            self.optimizer = optimization.optimizer(config)
             self.optimizer.build(network.trainable_variables)
             self._begun = tf.Variable(0, name="begun")  # updates that a worker began in this fit
-        pixels = batches.device_images.pixels.numpy()[: batches.num_train]  # uint8 [N, h·w·c]
-        # Each worker holds the images, and gives the same tensor again and again.
-        images = chief.coordinator.create_per_worker_dataset(lambda: tf.data.Dataset.from_tensors(pixels).repeat())
-        self._images = iter(images)
+        if isinstance(batches, StreamedBatches):
+            self._input: HeldImages | StreamedBatches = batches
+        else:
+            self._input = HeldImages(batches, config.model.image_shape, chief.coordinator)
         self._update = tf.function(self._compute_and_send_gradient)
 
     def fit(
@@ -157,12 +179,12 @@ class AsynchronousModel:
         gives the batch to another worker.
         """
         self.stop_training = False
-        batches = iter(batches)
-        x, y, weights = validation_data
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(validation_data)
+        requests = self._input.located_batches(int(self.optimizer.iterations))
         callbacks.on_train_begin()
         for epoch in range(initial_epoch, epochs):
             callbacks.on_epoch_begin(epoch)
-            logs = self._train(batches, steps_per_epoch, callbacks)
+            logs = self._train(requests, steps_per_epoch, callbacks)
             test = self.evaluate(
                 x=x,
                 y=y,
@@ -177,8 +199,8 @@ class AsynchronousModel:
                 break
         callbacks.on_train_end()
 
-    def _train(self, batches: Iterator, num_steps: int, callbacks: keras.callbacks.CallbackList) -> dict[str, float]:
-        """Hands out num_steps batches, (plan [b, 4], labels [b]), and reads what came of each.
+    def _train(self, requests: Iterator, num_steps: int, callbacks: keras.callbacks.CallbackList) -> dict[str, float]:
+        """Hands out num_steps requests of a batch, and reads what came of each.
 
         The means over these steps that it returns, the staleness among them, are those of all updates that were read.
         """
@@ -198,8 +220,8 @@ class AsynchronousModel:
             callbacks.on_train_batch_end(num_read - 1, means)
 
         first_step = int(self.optimizer.iterations)
-        for number, (plan, labels) in enumerate(itertools.islice(batches, num_steps), 1):
-            arguments = (self._images, tf.constant(plan), tf.constant(labels))
+        for number, request in enumerate(itertools.islice(requests, num_steps), 1):
+            arguments = tuple(tf.constant(part) if isinstance(part, np.ndarray) else part for part in request)
             waiting.append(self._chief.coordinator.schedule(self._update, args=arguments))
             is_saved = (first_step + number) % self._config.checkpoint_every == 0
             while waiting and (is_saved or len(waiting) >= PREFETCH * self._chief.num_workers):
@@ -225,12 +247,20 @@ class AsynchronousModel:
             return tf.raw_ops.ResourceApplyGradientDescent(
                 var=variable.value.handle, alpha=rate, delta=gradient, use_locking=True
             )
-        return tf.raw_ops.ResourceApplyKerasMomentum(
-            var=variable.value.handle, accum=momentum.value.handle, lr=rate, grad=gradient,
-            momentum=self._config.momentum, use_locking=True, use_nesterov=self._config.optimizer == "nesterov",
-        )  # fmt: skip
+        # The former is the operation of tf.train.MomentumOptimizer.
+        is_tensorflows = self._config.optimizer == "momentum"
+        apply = tf.raw_ops.ResourceApplyMomentum if is_tensorflows else tf.raw_ops.ResourceApplyKerasMomentum
+        return apply(
+            var=variable.value.handle,
+            accum=momentum.value.handle,
+            lr=rate,
+            grad=gradient,
+            momentum=self._config.momentum,
+            use_locking=True,
+            use_nesterov=self._config.optimizer == "nesterov",
+        )
 
-    def _compute_and_send_gradient(self, images: Iterator, plan: tf.Tensor, labels: tf.Tensor) -> dict[str, tf.Tensor]:
+    def _compute_and_send_gradient(self, *request: Any) -> dict[str, tf.Tensor]:
         """Computes a gradient on a worker and sends it to the servers; returns the figures from before the update."""
         config = self._config
         network = self._network
@@ -238,8 +268,8 @@ class AsynchronousModel:
         begun = self._begun.assign_add(1)
         read = tf.identity(optimizer.iterations.value)
         with tf.control_dependencies([read]), tf.GradientTape() as tape:  # no weight is older than that number
-            x = standardize(planned_images(next(images), plan, config.model.image_shape))
-            logits = network(x, training=True)
+            images, labels = self._input.read_located(*request)
+            logits = network(standardize(images), training=True)
             cross_entropy = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
             loss = tf.add_n([cross_entropy, *network.losses])
         gradients = tape.gradient(loss, [variable.value for variable in network.trainable_variables])

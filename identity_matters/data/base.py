@@ -3,10 +3,12 @@
 import abc
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from tqdm import tqdm
+
+from identity_matters.errors import UserError
 
 Split = Literal["train", "test"]
 SPLITS: tuple[Split, Split] = ("train", "test")
@@ -65,6 +67,19 @@ class Source(abc.ABC):
         Raises:
           UserError: an example is damaged; the message names its file.
         """
+
+    def locate(self, split: Split, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns where examples of a split lie, for `read_located` on another machine: files and spans.
+
+        Files are text, an object array [n]; spans are the bytes before, in and behind an example, int64 [n, 3].
+
+        Raises UserError if the examples are not in record files.
+        """
+        raise UserError(f"strategy parameter_server streams only TFDS sets; {self.name} must fit in memory")
+
+    def read_located(self, files: Any, spans: Any, places: Any) -> tuple[Any, Any]:
+        """Returns examples as `read` does, from what `locate` returned, by operations of TensorFlow."""
+        raise NotImplementedError
 
 
 def fits_in_memory(source: Source) -> bool:

@@ -8,6 +8,7 @@ and flipped at once, under every backend; of larger sets, each process reads its
 import collections
 import concurrent.futures
 import itertools
+import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -19,7 +20,6 @@ from keras import ops
 from identity_matters.config import TrainConfig
 from identity_matters.data.base import SPLITS, Source, fits_in_memory, read_all
 from identity_matters.data.plans import plan_batch
-from identity_matters.errors import UserError
 from identity_matters.model import standardize
 
 _AHEAD = 2  # batches of a stream that are read while one is trained on
@@ -162,20 +162,42 @@ class StreamedBatches:
 
         Images of one size are shifted by up to crop_padding pixels; of others, windows are taken at random.
         """
+        padding = 0 if self._source.varies else self._config.crop_padding
+
+        def read(step: int) -> tuple[np.ndarray, np.ndarray]:
+            plan, places = self._plan(step)
+            images, labels = self._source.read("train", plan[:, 0], places)
+            return augmented(images, plan, padding), labels
+
+        return _read_ahead(read, itertools.count(first_step))
+
+    def located_batches(self, first_step: int) -> Iterator[tuple[np.ndarray, ...]]:
+        """Yields (files [b], spans [b, 3], places [b, 2], plan [b, 4]) of first_step, … for `read_located`."""
+        for step in itertools.count(first_step):
+            plan, places = self._plan(step)
+            files, spans = self._source.locate("train", plan[:, 0])
+            plan[:, 0] = np.arange(len(plan))
+            middle = np.full((len(plan), 2), 0.5)
+            yield files, spans, (middle if places is None else places).astype(np.float32), plan
+
+    def read_located(self, files: Any, spans: Any, places: Any, plan: Any) -> tuple[Any, Any]:
+        """Returns images float32 [b, h, w, c], augmented, and labels [b] by TensorFlow's operations."""
+        images, labels = self._source.read_located(files, spans, places)
+        shape = self._source.image_shape
+        return planned_images(ops.reshape(images, (-1, math.prod(shape))), plan, shape), labels
+
+    def _plan(self, step: int) -> tuple[np.ndarray, np.ndarray | None]:
+        """Returns the plan of this process's rows of a step, and the places of windows of images that vary in size."""
         config = self._config
         varies = self._source.varies
         padding = _PLACES if varies else config.crop_padding
-
-        def read(step: int) -> tuple[np.ndarray, np.ndarray]:
-            plan = plan_batch(config.seed, step, config.batch_size, self.num_train, padding, config.random_flip)
-            plan = plan[self._rows]
-            places = (plan[:, 1:3] + padding) / (2 * padding + 1) if varies else None
-            images, labels = self._source.read("train", plan[:, 0], places)
-            if varies:
-                plan[:, 1:3] = 0
-            return augmented(images, plan, 0 if varies else padding), labels
-
-        return _read_ahead(read, itertools.count(first_step))
+        plan = plan_batch(config.seed, step, config.batch_size, self.num_train, padding, config.random_flip)
+        plan = plan[self._rows]
+        if not varies:
+            return plan, None
+        places = (plan[:, 1:3] + padding) / (2 * padding + 1)
+        plan[:, 1:3] = 0
+        return plan, places
 
     def weighted_test_batches(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Yields (uint8 images [b, h, w, c], labels [b], weights [b]) once through the test images, in order.
@@ -227,7 +249,7 @@ def open_batches(source: Source, config: TrainConfig, rows: slice = slice(None))
     if fits_in_memory(source):
         return ArrayBatches(source, config, rows)
     if config.strategy != "synchronous":
-        raise UserError(f"strategy {config.strategy} needs data that fit in memory, which {source.name} do not")
+        source.locate("train", np.arange(1))  # raises UserError where workers could not read the data by themselves
     return StreamedBatches(source, config, rows)
 
 

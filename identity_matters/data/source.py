@@ -118,6 +118,15 @@ class _Part(Source):
         whole, part = self._part(split)
         return self._source.read(whole, np.asarray(indices) + part.start, places)
 
+    def locate(self, split: Split, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns where examples of a split lie."""
+        whole, part = self._part(split)
+        return self._source.locate(whole, np.asarray(indices) + part.start)
+
+    def read_located(self, files: Any, spans: Any, places: Any) -> tuple[Any, Any]:
+        """Returns examples from what `locate` returned."""
+        return self._source.read_located(files, spans, places)
+
     def _part(self, split: Split) -> tuple[Split, range]:
         """Returns the split of the source from which a split is taken, and which of its examples."""
         if split not in self._parts:

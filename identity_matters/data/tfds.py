@@ -166,6 +166,22 @@ class TfdsSource(Source):
             images, labels = self._decoded(self._records(split).read(indices), corners)
         return images.numpy(), self._checked_labels(labels.numpy())
 
+    def locate(self, split: Split, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the files and the spans of records."""
+        return self._records(split).locate(indices)
+
+    def read_located(self, files: tf.Tensor, spans: tf.Tensor, places: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns images uint8 [n, h, w, c] and labels int32 [n] of records."""
+
+        def read_record(record: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+            file, span = record
+            before, length, behind = tf.unstack(span)
+            dataset = tf.data.FixedLengthRecordDataset(file, length, header_bytes=before, footer_bytes=behind)
+            return dataset.get_single_element()
+
+        signature = tf.TensorSpec([], tf.string)
+        return self._decoded(tf.map_fn(read_record, (files, spans), fn_output_signature=signature), places)
+
     def _checked_labels(self, labels: np.ndarray) -> np.ndarray:
         """Returns labels; raises UserError for −1, say, as in test splits without labels."""
         if labels.size and not 0 <= labels.min() <= labels.max() < self.num_classes:
@@ -269,6 +285,14 @@ class _Records:
         self._spans = np.concatenate([spans for spans, _ in scans])
         self.checksums = b"".join(checksums for _, checksums in scans)
         self._file_of = np.repeat(np.arange(len(paths)), lengths)
+        self._sizes = np.array([os.path.getsize(path) for path in paths])
+
+    def locate(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the files, text [n], and the bytes before, in and behind each record, int64 [n, 3]."""
+        files = self._file_of[indices]
+        start, length = self._spans[indices].T
+        behind = self._sizes[files] - start - length
+        return np.array(self.paths, object)[files], np.stack([start, length, behind], axis=1)
 
     def read(self, indices: np.ndarray) -> np.ndarray:
         """Returns serialised examples, an object array of bytes [n]."""

@@ -48,7 +48,7 @@ def last_row(run_dir):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "flag", ["--optimizer=nesterov", in_the_night("--optimizer=keras_momentum"), in_the_night("--momentum=0")]
+    "flag", ["--optimizer=nesterov", in_the_night("--optimizer=momentum"), in_the_night("--momentum=0")]
 )
 def test_with_one_worker_it_is_plain_sgd(tmp_path, flag, launch):
     alone, server = tmp_path / "alone", tmp_path / "server"
@@ -80,9 +80,9 @@ def test_two_workers_apply_every_update(tmp_path, task):
     assert process.wait() == EXIT_CONTINUE, log_of(run_dir)
     step = last_step(run_dir)
     assert 0 < step < 200 and f"saved at step {step}" in log_of(run_dir)
-    assert final_variables(run_dir, step)["variable/sgd/iteration"] == step
+    assert final_variables(run_dir, step)["variable/momentum/iteration"] == step
     assert start(run_dir, flag, num_workers=2).wait() == 0, log_of(run_dir)
-    assert final_variables(run_dir, 200)["variable/sgd/iteration"] == 200
+    assert final_variables(run_dir, 200)["variable/momentum/iteration"] == 200
     rows = read_metrics(str(run_dir / "metrics.csv"))
     assert 0 < max(row["staleness"] for row in rows) < 4  # at most AHEAD batches of each worker are on their way
     assert rows[-1]["loss"] < rows[0]["loss"]
@@ -125,10 +125,10 @@ def fake_model(handed_out, begun=1):
         handed_out.append(len(waiting))
         model._begun.assign_add(begun)
         value = len(handed_out)
-        return SimpleNamespace(fetch=lambda: waiting.pop() and {"loss": 10.0 * value, "staleness": args[1].numpy()})
+        return SimpleNamespace(fetch=lambda: waiting.pop() and {"loss": 10.0 * value, "staleness": args[0]})
 
     model._chief = SimpleNamespace(num_workers=2, coordinator=SimpleNamespace(schedule=schedule))
-    model._images = model._update = None
+    model._update = None
     model._begun = tf.Variable(7)  # of the call before
     model._stop = StopRequest()
     model._config = TrainConfig()
@@ -191,7 +191,11 @@ def test_a_chief_awaits_the_others_and_these_serve_until_it_is_gone(kind, index,
 
 @pytest.mark.parametrize(
     "changes",
-    [{"optimizer": "nesterov", "clip_norm": 0.05}, pytest.param({"momentum": 0.0}, marks=pytest.mark.slow)],
+    [
+        {"optimizer": "nesterov", "clip_norm": 0.05},
+        {"optimizer": "momentum", "decay_steps": (2, 6)},
+        pytest.param({"momentum": 0.0}, marks=pytest.mark.slow),
+    ],
 )
 def test_a_worker_that_is_alone_takes_the_steps_of_keras(changes, tiny_config, monkeypatch):
     """As in test_with_one_worker_it_is_plain_sgd, in this process: the chief calls what it would hand out."""
@@ -206,7 +210,7 @@ def test_a_worker_that_is_alone_takes_the_steps_of_keras(changes, tiny_config, m
     coordinator = SimpleNamespace(schedule=schedule, create_per_worker_dataset=lambda make: make())
     chief = SimpleNamespace(num_workers=1, coordinator=coordinator, scope=contextlib.nullcontext)
     are_locked = []
-    for name in ("ResourceApplyGradientDescent", "ResourceApplyKerasMomentum"):
+    for name in ("ResourceApplyGradientDescent", "ResourceApplyKerasMomentum", "ResourceApplyMomentum"):
         apply = getattr(tf.raw_ops, name)
         locked = lambda apply=apply, **options: are_locked.append(options["use_locking"]) or apply(**options)  # noqa: E731
         monkeypatch.setattr(tf.raw_ops, name, locked)
@@ -218,7 +222,7 @@ def test_a_worker_that_is_alone_takes_the_steps_of_keras(changes, tiny_config, m
         stream = lambda: batches.train_batches(start)  # noqa: B023, E731
         options = {"steps_per_epoch": 4, "shuffle": False, "verbose": 0}
         expected = model.fit(Cluster().distribute(stream), **options).history | {"staleness": [0]}
-        found = ours._train(stream(), 4, keras.callbacks.CallbackList([]))
+        found = ours._train(ours._input.located_batches(start), 4, keras.callbacks.CallbackList([]))
         assert found.keys() == expected.keys()
         assert list(found.values()) == pytest.approx([expected[name][0] for name in found], rel=1e-4)
     assert are_locked == [True] * len(network.trainable_variables)

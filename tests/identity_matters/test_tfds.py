@@ -6,6 +6,7 @@ import shutil
 import socket
 
 import numpy as np
+import processes
 import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
@@ -26,7 +27,6 @@ from scipy.special import log_softmax
 
 from identity_matters import training
 from identity_matters.classifier import load_classifier
-from identity_matters.cluster import Cluster
 from identity_matters.config import DataConfig, ModelConfig, TrainConfig
 from identity_matters.data import base as base_module
 from identity_matters.data.arrays import resize
@@ -35,6 +35,7 @@ from identity_matters.data.batches import StreamedBatches, open_batches
 from identity_matters.data.source import open_source
 from identity_matters.data.tfds import _resize, _window
 from identity_matters.errors import UserError
+from identity_matters.runs.tables import read_metrics
 from launch.trained_run import first_examples
 
 
@@ -179,11 +180,34 @@ def test_sets_of_varying_size_are_streamed(offline, jpeg, png, monkeypatch):
     assert not fits_in_memory(open_source(png))
 
 
-def test_parameter_servers_refuse_a_streamed_set(jpeg, tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "join", lambda config: Cluster())
-    config = TrainConfig(data=jpeg, strategy="parameter_server")
-    assert "identity_tiny_jpeg" in refused(training.train, config, str(tmp_path / "run"))
-    assert not (tmp_path / "run").exists()
+@pytest.mark.parametrize("name", ["jpeg", "png"])
+def test_a_worker_reads_the_batch_of_a_stream_by_itself(request, name):
+    """By TensorFlow's operations on the places of records: the images and labels that this process would read."""
+    batches = stream(request.getfixturevalue(name), seed=3, crop_padding=2)
+    expected = batches.train_batches(4)
+    for located in take(batches.located_batches(4), 3):
+        images, labels = batches.read_located(*map(tf.constant, located))
+        for found, array in zip((images, labels), next(expected), strict=True):
+            np.testing.assert_array_equal(found, array)
+
+
+@pytest.mark.nightly
+def test_two_workers_train_on_a_stream_that_each_reads_by_itself(tmp_path, data_dir):
+    """They get the places of records from the chief, and no images."""
+    flags = "--image_size=56 --stem_width=4 --widths=4,8 --blocks_per_stage=1,1 --batch_size=6 --train_steps=20"
+    intervals = "--eval_every=10 --checkpoint_every=10 --decay_steps=15 --learning_rate=0.02"
+    job = ["--strategy=parameter_server", "--num_workers=2", "--dataset=identity_tiny_jpeg", f"--data_dir={data_dir}"]
+    process = processes.start(tmp_path / "run", "cluster", *job, *flags.split(), *intervals.split())
+    assert process.wait() == 0, (tmp_path / "run" / "workers.log").read_text()
+    row = read_metrics(str(tmp_path / "run" / "metrics.csv"))[-1]
+    assert row["step"] == 20 and 0 <= row["staleness"] < 4
+
+
+def test_parameter_servers_stream_only_tfds_sets(tmp_path, monkeypatch):
+    monkeypatch.setattr(base_module, "MAX_BYTES_IN_MEMORY", 1000)
+    source = open_source(DataConfig("mnist_sample"))
+    config = TrainConfig(data=DataConfig("mnist_sample"), strategy="parameter_server")
+    assert "streams only TFDS sets; mnist_sample must fit in memory" in refused(open_batches, source, config)
 
 
 def test_a_streamed_step_is_the_same_whether_reached_or_jumped_to(jpeg):
