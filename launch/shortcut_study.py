@@ -37,9 +37,12 @@ def main(config: StudyConfig, run_dir: str) -> int:
         import tensorflow  # noqa: F401
 
         from shortcut_study import report
+        from shortcut_study.tape import check_backend
 
     with explaining(refused_value):
         report.chosen_figures(config)  # a mistake in the depths is reported before a data set is downloaded
+        if config.hessian == "tape":
+            check_backend()
         arrays = load_images(config)
         data = study_data(config, arrays)
         jobs = report.study_jobs(config, data)
