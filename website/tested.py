@@ -69,6 +69,7 @@ RUN_HERE: dict[str, str | dict[str, str]] = {
     "python -m website.story": "",
     "python -m launch.plot --run_dir=runs/first --beside=runs/second,runs/third": "",
     "python -m theory.claims > docs/reference/claims.md": "",
+    "python -m website.sentences > docs/reference/sentences.md": "",
     "python -m website.tables": "",
 }
 
