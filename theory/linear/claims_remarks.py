@@ -34,8 +34,8 @@ from theory.mutations import changed, reversed_layers, scaled
 def offset(rng: np.random.Generator, trials: int) -> Pairs:
     """Σ‖A_i‖²_F of the polar method against dℓ times the square of its bound; ℓΣ‖A_i‖²_F against ‖log Q + log P‖²_F.
 
-    ‖A_i‖²_F ≤ d‖A_i‖², and all layers of the polar method have one norm, within 2 sin(π/2ℓ) + e^{γ/ℓ} − 1. To first order
-    in 1/ℓ, ℓA_i is log Q + log P turned by a power of Q, which keeps its norm.
+    ‖A_i‖²_F ≤ d‖A_i‖², and all layers of the polar method have one norm, within 2 sin(π/2ℓ) + e^{γ/ℓ} − 1. To first
+    order in 1/ℓ, ℓA_i is log Q + log P turned by a power of Q, which keeps its norm.
     """
     for _ in range(trials):
         R = rng.standard_normal((4, 4))
