@@ -2,7 +2,7 @@
 
     python -m launch.shortcut_study --preset=smoke --run_dir=runs/fig5
 
-computes the data of Figure 5 (--figure=3, 6, 7, 8, 9 or 10 for another, `convolutional` for one that is
+computes the data of Figure 5 (--figure=3, 4, 6, 7, 8, 9, 10 or 11 for another, `convolutional` for one that is
 not in the paper, `all` for all of them), draws it with the theory's predictions, and checks the paper's
 statements about it. Writes results.csv (a row for each point), results.md (each statement: holds or
 does not hold, with the numbers), PNGs, and the figures in TensorBoard. --hparams adds the learning rates
@@ -37,9 +37,12 @@ def main(config: StudyConfig, run_dir: str) -> int:
         import tensorflow  # noqa: F401
 
         from shortcut_study import report
+        from shortcut_study.tape import check_backend
 
     with explaining(refused_value):
         report.chosen_figures(config)  # a mistake in the depths is reported before a data set is downloaded
+        if config.hessian == "tape":
+            check_backend()
         arrays = load_images(config)
         data = study_data(config, arrays)
         jobs = report.study_jobs(config, data)

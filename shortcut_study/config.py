@@ -7,7 +7,7 @@ import numpy as np
 
 from identity_matters.errors import UserError
 from identity_matters.fields import check_fields, option
-from shortcut_study.figures import MODULES
+from shortcut_study.figures import ELSEWHERE, MODULES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,7 +16,7 @@ class StudyConfig:
 
     Attributes:
       figure: Which figure to compute: its number in the paper; convolutional, which is not in the paper; or all. 8 also
-        computes 6, whose data it shares.
+        computes 6, whose data it shares. 1 and 2 are refused with the command that shows them.
       dataset: mnist_sample (4,000 embedded digits), or any TFDS image-classification set.
       data_dir: Where TFDS keeps prepared data sets (empty: TFDS's default).
       download: Let TFDS download and prepare a data set that is not under data_dir.
@@ -27,7 +27,7 @@ class StudyConfig:
       depths: Depths (numbers of weight matrices) of linear networks, and of the networks in Figure 3. An n-shortcut
         network has those depths that n divides. Some must be even, and for Figures 5 and 9 some multiples of 3.
       relu_depths: Depths of the networks with ReLUs in Figure 10.
-      depth: Depth of the networks in Figures 6, 7 and 8; even.
+      depth: Depth of the networks in Figures 4, 6, 7, 8 and 11; even.
       conv_depths: Numbers of residual convolutions in the convolutional networks; multiples of 6.
       num_runs: Number of seeds for linear networks in Figures 5, 6 and 8.
       sweep_runs: Number of seeds for each learning rate in Figure 9, and for linear networks in Figure 3.
@@ -38,10 +38,14 @@ class StudyConfig:
       num_epochs: Number of training epochs in Figures 9 and 10.
       rates_per_decade: Figure 9 tries learning rates from 0.001 to 10, this many for each factor of 10.
       relu_rates_per_decade: The same for Figure 10.
-      learning_rate: Learning rate in Figures 3, 6, 7 and 8 (not in the paper).
+      learning_rate: Learning rate in Figures 3, 4, 6, 7 and 8 (not in the paper).
       xavier_learning_rate: Learning rate of linear networks with Xavier's initialisation in Figures 6 and 8, some of
         which diverge at 0.03 (0: learning_rate).
-      descent_epochs: Number of training epochs in Figures 3, 6, 7 and 8.
+      descent_epochs: Number of training epochs in Figures 3, 4, 6, 7 and 8.
+      hessian: How to compute the Hessians of Figures 5 to 8 and 11. auto: in closed form; with ReLUs in NumPy. tape: by
+        GradientTape on the Keras network, also at zero weights, where auto takes Theorem 1's values. It is slow: over
+        4,000 examples, on 2 cores, a Hessian of depth 16 takes 5 s (auto: 0.01 s) and one of depth 48 takes 68 s (0.5
+        s). The smoke preset takes 4 minutes (a second).
       num_levels: Number of losses at which the Hessian is computed in Figures 6, 7 and 8.
       seed: The first seed.
       hparams: Write a TensorBoard run for every network and learning rate of Figures 9 and 10, for the HParams page.
@@ -74,11 +78,14 @@ class StudyConfig:
     learning_rate: float = option(0.03, above=0)
     xavier_learning_rate: float = option(0.0, at_least=0)
     descent_epochs: int = option(3000, at_least=1, at_most=10**6)
+    hessian: Literal["auto", "tape"] = "auto"
     num_levels: int = option(12, at_least=1, at_most=10_000)
     seed: int = option(0, at_least=0, at_most=2**31)
     hparams: bool = option(False, compared=False)
 
     def __post_init__(self) -> None:
+        if self.figure in ELSEWHERE:
+            raise UserError(ELSEWHERE[self.figure])
         check_fields(self)
         if not all(depth % 6 == 0 for depth in self.conv_depths):
             raise UserError(f"conv_depths must be multiples of 6, for shortcuts of 1, 2 and 3, got {self.conv_depths}")

@@ -9,7 +9,7 @@ from shortcut_study.architectures import Architecture
 COLUMNS = (
     "experiment", "shortcut_depth", "initialisation", "activations", "batch_norm", "depth", "seed", "learning_rate",
     "epoch", "loss", "excess_loss", "condition_number", "max_abs", "p10_abs", "index",
-    "gradient_norm", "norm", "perturbed_loss", "status", "job", "seconds",
+    "gradient_norm", "norm", "row_layer", "column_layer", "block", "perturbed_loss", "status", "job", "seconds",
 )  # fmt: skip
 
 

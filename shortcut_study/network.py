@@ -8,18 +8,22 @@
     depth                                   num_units · shortcut_depth, the number of weight matrices
 
 A unit is h ← h + σ_post(W^{r,n} σ_mid(··· W^{r,1} σ_pre(h))); without shortcut h ← σ_post(···). The
-loss is L = 1/(2m) Σ‖y − ŷ‖². Everything here is NumPy in float64.
+loss is L = 1/(2m) Σ‖y − ŷ‖². Everything here is NumPy in float64; `to_keras` builds the same network in Keras.
 """
 
 import dataclasses
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from theory.arrays import finite, real
 from theory.shortcut import networks as shortcut_networks
 from theory.shortcut.activations import Activation, activation_named
+
+if TYPE_CHECKING:
+    import keras
 
 INITIALIZATIONS = ("xavier", "orthogonal", "zero", "exact_zero")
 ZERO_SCALE = 0.01  # of the paper's "zero" initialisation: Xavier's weights times this
@@ -119,6 +123,26 @@ class ShortcutNetwork:
         """Returns L = 1/(2m) Σ‖y − ŷ‖² (Li et al., (6)): a float, and complex for complex weights alone."""
         pre, mid, post = map(_activation, self.activations)
         return shortcut_networks.loss(self._checked(weights), x, y, pre, mid, post, self.shortcut)
+
+    def to_keras(self, weights: np.ndarray) -> "keras.Model":
+        """Returns the network as a keras.Model in float64, x [m, width] to ŷ [m, width], compiled with the loss (6).
+
+        Its trainable variables, flattened and joined, are the weights in the order of Definition 5 (Li et al.), so
+        `curvature.Hessian(model, x, y)` is the matrix that `hessian.hessian` returns. Calls compute in float64;
+        Keras's `fit`, `evaluate` and `predict` cast arrays and losses to `keras.config.floatx()`, float32 by default.
+        JAX needs its x64 mode.
+
+        >>> network = ShortcutNetwork(width=2, num_units=3, shortcut_depth=2, mid="relu")
+        >>> model = network.to_keras(network.initialize("xavier", seed=0))
+        >>> [variable.path for variable in model.trainable_variables][:2], model.count_params()
+        (['unit1_layer1/kernel', 'unit1_layer2/kernel'], 24)
+
+        Raises:
+          ValueError: weights of another shape, or that are not real and finite.
+        """
+        from shortcut_study.keras_network import keras_model
+
+        return keras_model(self._checked(finite("weights", weights)), self.activations, self.shortcut)
 
     def examples(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns x and y as float64; ValueError unless both are [m, width], m ≥ 1, and finite."""

@@ -1,16 +1,20 @@
 """n-shortcut networks in TensorFlow: the exact Hessian of any of them, losses and gradients of many at once.
 
-The Hessian is the gradient of the gradient, for hessian.py; dynamics.py descends by the objectives. Imported where it
-is needed alone, as TensorFlow takes seconds.
+The Hessian, for hessian.py, is the gradient of the gradient by two GradientTapes on the Keras network of `to_keras`.
+dynamics.py descends by the objectives, which take a batch of weights. Only code that needs TensorFlow imports this
+module, because that takes seconds.
 """
 
 import functools
 from collections.abc import Callable
 
+import keras
 import numpy as np
 import tensorflow as tf
 
+from identity_matters.errors import UserError
 from shortcut_study.curvature.tensorflow_backend import naming_operations
+from shortcut_study.keras_network import half_squared_error
 from shortcut_study.network import ShortcutNetwork
 
 _FUNCTIONS = {
@@ -29,14 +33,23 @@ _ROWS = tf.TensorSpec([None, None], tf.float64)
 
 
 def tape_hessian(network: ShortcutNetwork, weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Returns `hessian.hessian` by GradientTape: the gradient of the gradient, a block of rows at a time.
+    """Returns `hessian.hessian` by GradientTape on the Keras network, a block of rows at a time.
 
     Compiled once for a network shape and a number of examples. At a kink of ReLU the second
     derivative is taken as 0.
 
+    Args:
+      weights: [num_units, shortcut_depth, d, d].
+      x, y: [m, d].
+
+    Returns:
+      [P, P] float64, parameters in the order of Definition 5.
+
     Raises:
-      ValueError: an activation of one's own that does not take tensors, or lacks a second derivative.
+      ValueError: an activation of one's own that does not take tensors, or lacks a second derivative; Keras runs on
+        another backend than TensorFlow.
     """
+    check_backend()
     per_row = 4 * len(x) * network.width * network.depth * 8  # bytes; each layer keeps a few arrays [m, width]
     rows = int(np.clip(_BLOCK_BYTES // per_row, 1, network.num_parameters))
     # The weights as Definition 5 orders them: column, then row.
@@ -56,6 +69,9 @@ def tape_hessian(network: ShortcutNetwork, weights: np.ndarray, x: np.ndarray, y
 @functools.lru_cache(maxsize=32)
 def _compiled(network: ShortcutNetwork, rows: int) -> Callable:
     check_takes_tensors(network)
+    model = network.to_keras(np.zeros(network.shape))  # its weights are given at each call
+    # An axis for each kernel, [column, row] as Dense has it, which is also the order of Definition 5.
+    kernels_shape = (network.depth, network.width, network.width)
 
     @tf.function(reduce_retracing=True)
     def block_of_rows(columns: tf.Tensor, x: tf.Tensor, y: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
@@ -63,14 +79,21 @@ def _compiled(network: ShortcutNetwork, rows: int) -> Callable:
             outer.watch(columns)
             with tf.GradientTape() as inner:
                 inner.watch(columns)
-                weights = tf.reshape(columns, network.shape)
-                error = y - tensor_forward(network, tf.linalg.matrix_transpose(weights), x)
-                loss = tf.reduce_sum(error * error) / (2 * tf.cast(tf.shape(x)[0], x.dtype))
+                kernels = tf.unstack(tf.reshape(columns, kernels_shape))
+                outputs, _ = model.stateless_call(kernels, [], x)
+                # Not model.compute_loss, which Keras computes in float32.
+                loss = tf.reduce_mean(half_squared_error(y, outputs))
             gradient = inner.gradient(loss, columns, unconnected_gradients=tf.UnconnectedGradients.ZERO)
             block = tf.slice(gradient, [start], [rows])
         return outer.jacobian(block, columns, unconnected_gradients=tf.UnconnectedGradients.ZERO)
 
     return block_of_rows
+
+
+def check_backend() -> None:
+    """Raises UserError unless Keras runs on TensorFlow, whose GradientTape differentiates the Keras network."""
+    if keras.backend.backend() != "tensorflow":
+        raise UserError(f"Hessians by GradientTape need KERAS_BACKEND=tensorflow, got {keras.backend.backend()}")
 
 
 def check_takes_tensors(network: ShortcutNetwork) -> None:

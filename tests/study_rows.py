@@ -4,9 +4,10 @@ import numpy as np
 
 from shortcut_study.architectures import ONE, ORTHOGONAL, THREE, TWO, XAVIER
 from shortcut_study.figures.all_figures import FIGURES
+from shortcut_study.figures.figure_4 import IDENTITY
 from shortcut_study.jobs import COLUMNS
 
-PAPER = ("3", "5", "6", "7", "8", "9", "10")  # figures
+PAPER = ("3", "4", "5", "6", "7", "8", "9", "10", "11")  # figures
 EPOCHS, LAST = range(41), 40
 LEVELS = np.geomspace(3, 1e-3, 12)
 RATES = (0.01, 0.1, 1.0)
@@ -55,6 +56,15 @@ def paper_rows(depths=(2, 6, 12), seeds=(0, 1)):
             rows += final_rows(kind, depth, seeds, "linear", excess)
         for kind, loss in relu.items():
             rows += final_rows(kind, depth, seeds, "relu_mid", loss - LEAST)
+    pairs = {"equivalent_start": (ONE, IDENTITY), "equivalent_outputs": ((4, "orthogonal"), ORTHOGONAL)}
+    for experiment, kinds in pairs.items():
+        for kind, epoch in ((kind, epoch) for kind in kinds for epoch in EPOCHS):
+            values = {"epoch": epoch, "loss": 10 ** (0.5 - epoch / 10) + LEAST, "status": "done"}
+            rows.append(row(experiment, kind, 4, 0, **values))
+    for i, j in np.ndindex(4, 4):
+        block = {(2, 1): "A", (4, 3): "A", (1, 2): "A transposed", (3, 4): "A transposed"}.get((i + 1, j + 1), "zero")
+        values = {"row_layer": i + 1, "column_layer": j + 1, "norm": 2.0 * (block != "zero"), "block": block}
+        rows.append(row("blocks_at_zero", (2, "exact_zero"), 4, **values))
     for epoch in EPOCHS:
         gradient_norm = 0.01 + np.exp(-((epoch - 3) ** 2) / 4)
         values = {"epoch": epoch, "excess_loss": 3 * 10 ** (-epoch / 10), "gradient_norm": gradient_norm}

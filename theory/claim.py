@@ -61,6 +61,7 @@ class Claim:
       hypotheses: Phrases of the statement, each with one or several ways to violate it: there the statement is
         false, or its function raises ValueError (tests/theory/test_hypotheses.py tries them all).
       restates: id of the claim that this one repeats, so that no claim is counted twice; empty if none.
+      is_remark: Whether it makes precise a remark that its authors leave vague; such are counted apart.
       after: id of the claim that it follows in the table; empty: it follows the claims of its source that are defined
         before it.
     """
@@ -76,6 +77,7 @@ class Claim:
     proof: str = COMPLETE
     hypotheses: Mapping[str, tuple[Outside, ...]] = dataclasses.field(default_factory=dict)
     restates: str = ""
+    is_remark: bool = False
     after: str = ""
 
     def __post_init__(self) -> None:

@@ -22,7 +22,7 @@ from theory.claim import FALSE, PROOFS, VERDICTS, Claim, claims_of, kind
 from theory.descent import claims_from_zero, claims_speed
 from theory.evidence import CheckFailed, Evidence, worst
 from theory.linear import claims_appendix as claims_linear_appendix
-from theory.linear import claims_critical_points, claims_everywhere, claims_factorization, claims_risk
+from theory.linear import claims_critical_points, claims_everywhere, claims_factorization, claims_remarks, claims_risk
 from theory.memorization import claims as claims_memorization
 from theory.memorization import claims_first_layer, claims_statements
 from theory.relu import claims as claims_relu
@@ -31,8 +31,8 @@ from theory.shortcut import claims_appendix, claims_hessian, claims_networks, cl
 __all__ = ["CLAIMS", "PROOFS", "VERDICTS", "Check", "Claim", "check", "claim_named", "document", "markdown", "summary"]
 
 MODULES = (
-    claims_risk, claims_critical_points, claims_factorization, claims_linear_appendix, claims_everywhere,
-    claims_memorization, claims_first_layer, claims_statements,
+    claims_risk, claims_critical_points, claims_factorization, claims_linear_appendix, claims_remarks,
+    claims_everywhere, claims_memorization, claims_first_layer, claims_statements,
     claims_order, claims_hessian, claims_networks, claims_appendix,
     claims_from_zero, claims_speed, claims_relu,
 )  # fmt: skip
@@ -145,10 +145,12 @@ def is_false(claim_id: str) -> bool:
 def summary() -> str:
     """Returns the number of statements that the two papers, the review and the blog print, in all and by verdict.
 
-    Restatements are not counted; statements of later papers and of this project are counted separately.
+    Restatements are not counted; remarks, statements of later papers and of this project are counted separately.
     """
-    sources = Counter(claim.id.partition(".")[0] for claim in CLAIMS.values() if not claim.restates)
-    printed = [claim for claim in CLAIMS.values() if claim.id.startswith(SOURCES) and not claim.restates]
+    counted = [claim for claim in CLAIMS.values() if not claim.restates and not claim.is_remark]
+    sources = Counter(claim.id.partition(".")[0] for claim in counted)
+    printed = [claim for claim in counted if claim.id.startswith(SOURCES)]
+    num_remarks = sum(claim.is_remark for claim in CLAIMS.values())
     counts = Counter(kind(claim.verdict) for claim in printed)
     plural = (
         "hold", "hold under the paper's own caveat", "hold but for degenerate cases", "depend on the reading",
@@ -156,7 +158,8 @@ def summary() -> str:
     )  # fmt: skip
     verdicts = ", ".join(f"{counts[verdict]} {words}" for verdict, words in zip(VERDICTS, plural, strict=True))
     later = sources.total() - len(printed) - sources["ours"]
-    others = f"{later} restated from later papers, {sources['ours']} of this project"
+    others = f"{num_remarks} of their remarks made precise, {later} restated from later papers, "
+    others += f"{sources['ours']} of this project"
     return f"{len(printed)} printed statements: {verdicts}; {others}"
 
 

@@ -62,9 +62,14 @@ RUN_HERE: dict[str, str | dict[str, str]] = {
     "python -m launch.check_theory --draw=identity_ball,memorized_plane,spectra --run_dir=runs/lecture": "",
     "python -m launch.shortcut_study --preset=smoke --run_dir=runs/fig5": "--examples=20 --depths=6 --num_runs=1",
     "python -m launch.plot --run_dir=runs/fig5": "",
+    "python -m launch.shortcut_study --preset=smoke --figure=5 --hessian=tape --run_dir=runs/tape": (
+        "--examples=20 --depths=6 --num_runs=1"
+    ),
+    'hessian = Hessian(network.to_keras(network.initialize("zero", seed=0)), x, y)': {},
     "python -m website.story": "",
     "python -m launch.plot --run_dir=runs/first --beside=runs/second,runs/third": "",
     "python -m theory.claims > docs/reference/claims.md": "",
+    "python -m website.sentences > docs/reference/sentences.md": "",
     "python -m website.tables": "",
 }
 

@@ -22,7 +22,7 @@ from shortcut_study.config import StudyConfig
 from shortcut_study.dataset import StudyData
 from shortcut_study.figures import drawing
 from shortcut_study.figures.finding import CONSTANT, Finding, grows, named, power, series, slope
-from shortcut_study.hessian import hessian_from_moments, spectrum
+from shortcut_study.hessian import hessian, hessian_from_moments, spectrum
 from shortcut_study.inertia import SMALLEST, spectrum_by_counting
 from shortcut_study.jobs import job_key, study_job
 from shortcut_study.network import ShortcutNetwork
@@ -31,7 +31,8 @@ from theory.shortcut_hessians import spectrum_at_zero
 
 EXPERIMENTS = (("initial_spectrum", LINEAR), ("spectrum_at_zero", LINEAR))
 CAPTION = "Condition number of the Hessian where training starts, by depth; linear networks"
-READS = SIZE = ("depths", "num_runs")
+SIZE = ("depths", "num_runs")
+READS = (*SIZE, "hessian")
 SHORTCUT_DEPTHS = (2, 3)
 LARGEST_MATRIX = 2400  # weights: beyond, LAPACK's eigenvalues take longer than counting
 LARGEST_RESOLVED = 5000  # weights up to which LAPACK's are taken where counting resolves nothing: 0.2 GB, and seconds
@@ -42,7 +43,7 @@ _UNRESOLVED = f"above {1 / SMALLEST:.0e} and not resolved"
 def jobs(config: StudyConfig, data: StudyData) -> list[Job]:
     """Returns a job for every network where it starts, and for what Theorem 1 predicts at zero weights."""
     return jobs_at_zero(config, data) + [
-        _initial_spectrum(data, arch, depth, seed)
+        _initial_spectrum(config, data, arch, depth, seed)
         for depth in config.depths
         for arch in ARCHITECTURES[LINEAR]
         if arch.takes(depth, LINEAR)
@@ -50,34 +51,47 @@ def jobs(config: StudyConfig, data: StudyData) -> list[Job]:
     ]
 
 
-def _initial_spectrum(data: StudyData, arch: Architecture, depth: int, seed: int) -> Job:
+def _initial_spectrum(config: StudyConfig, data: StudyData, arch: Architecture, depth: int, seed: int) -> Job:
     def compute(_: Progress) -> list[dict]:
         network = arch.network(data.x.shape[1], depth, LINEAR)
         weights = network.initialize(arch.initialisation, seed)
-        return [_linear_spectrum(network, weights, *moments(data.x, data.y))]
+        return [_spectrum(network, weights, data, config.hessian)]
 
     return study_job(job_key("initial_spectrum", arch, LINEAR, depth, seed), compute)
 
 
 def jobs_at_zero(config: StudyConfig, data: StudyData, architectures: Sequence[Architecture] = (ONE, TWO)) -> list[Job]:
-    """Returns a job for what Theorem 1 predicts of linear 1- and 2-shortcut networks at zero weights, by depth."""
+    """Returns a job for what Theorem 1 predicts of linear 1- and 2-shortcut networks at zero weights, by depth.
+
+    With config.hessian = "tape" it is measured there, by GradientTape.
+    """
     return [
-        _at_zero(data, arch, depth) for depth in config.depths for arch in architectures if arch.takes(depth, LINEAR)
+        _at_zero(config, data, arch, depth)
+        for depth in config.depths
+        for arch in architectures
+        if arch.takes(depth, LINEAR)
     ]
 
 
-def _at_zero(data: StudyData, arch: Architecture, depth: int) -> Job:
+def _at_zero(config: StudyConfig, data: StudyData, arch: Architecture, depth: int) -> Job:
     def compute(_: Progress) -> list[dict]:
-        if arch == ONE:
-            network = ONE.network(data.x.shape[1], depth, LINEAR)
-            return [_linear_spectrum(network, np.zeros(network.shape), *moments(data.x, data.y))]
+        if arch == ONE or config.hessian == "tape":
+            network = arch.network(data.x.shape[1], depth, LINEAR)
+            return [_spectrum(network, np.zeros(network.shape), data, config.hessian)]
         one_unit = spectrum_at_zero(data.x, data.y, 1, 2)  # more units only repeat the eigenvalues
         return [spectrum(np.diag(np.repeat(one_unit.eigenvalues, one_unit.multiplicities))).columns()]
 
     return study_job(job_key("spectrum_at_zero", arch._replace(initialisation="exact_zero"), LINEAR, depth), compute)
 
 
-def _linear_spectrum(network: ShortcutNetwork, weights: np.ndarray, *pair: np.ndarray) -> dict[str, float | str]:
+def _spectrum(network: ShortcutNetwork, weights: np.ndarray, data: StudyData, method: str) -> dict[str, float | str]:
+    """Returns the columns of the spectrum of a linear network, of the matrix by GradientTape if that is the method."""
+    if method == "tape":
+        return spectrum(hessian(network, weights, data.x, data.y, "tape")).columns()
+    return _spectrum_from_moments(network, weights, *moments(data.x, data.y))
+
+
+def _spectrum_from_moments(network: ShortcutNetwork, weights: np.ndarray, *pair: np.ndarray) -> dict[str, float | str]:
     """Returns the columns of the spectrum, from the eigenvalues of the matrix or by counting where that is faster.
 
     Eigenvalues count as 0 within rounding; counting cannot distinguish one below SMALLEST of the

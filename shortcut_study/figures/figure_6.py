@@ -32,7 +32,7 @@ from shortcut_study.jobs import job_key, study_job
 EXPERIMENTS = (("spectrum_at_losses", LINEAR), ("spectrum_at_zero", LINEAR))
 CAPTION = "Largest and 10th percentile of |eigenvalue| along the loss; linear networks"
 READS = (
-    "depths", "depth", "num_runs", "xavier_learning_rate", "num_levels", "learning_rate", "descent_epochs",
+    "depths", "depth", "num_runs", "xavier_learning_rate", "num_levels", "learning_rate", "descent_epochs", "hessian",
 )  # fmt: skip
 SIZE = ("depth", "num_runs", "descent_epochs")
 SHORTCUT_DEPTHS = (2,)
@@ -97,7 +97,8 @@ def _spectra(
                     "loss": descent.losses[epoch, 0],
                     "excess_loss": descent.excess_losses[epoch, 0],
                 }
-                rows.append(rows[0] | reached | spectrum(hessian(network, weights, data.x, data.y)).columns())
+                matrix = hessian(network, weights, data.x, data.y, config.hessian)
+                rows.append(rows[0] | reached | spectrum(matrix).columns())
             progress(part)
         return rows
 

@@ -13,7 +13,7 @@ from shortcut_study.figures.finding import Finding
 
 EXPERIMENTS = (("spectrum_at_losses", RELU_MID),)
 CAPTION = "Largest and 10th percentile of |eigenvalue| along the loss; networks with ReLUs"
-READS = ("depth", "relu_runs", "relu_examples", "num_levels", "learning_rate", "descent_epochs")
+READS = ("depth", "relu_runs", "relu_examples", "num_levels", "learning_rate", "descent_epochs", "hessian")
 SIZE = ("depth", "relu_runs", "descent_epochs")
 _LEVELS = 1.0, 0.18  # highest and lowest loss at which a Hessian is taken
 

@@ -56,7 +56,8 @@ def _single_run(config: StudyConfig, data: StudyData) -> Job:
             if epoch in recorded:
                 reached = {"epoch": epoch, "loss": excess + least, "excess_loss": excess}
                 reached |= {"gradient_norm": float(np.linalg.norm(step)), "learning_rate": rate, "status": "done"}
-                rows.append(reached | spectrum(hessian(network, weights, data.x, data.y)).columns())
+                matrix = hessian(network, weights, data.x, data.y, config.hessian)
+                rows.append(reached | spectrum(matrix).columns())
                 progress(1 / len(recorded))
             weights = weights - rate * step
         return rows

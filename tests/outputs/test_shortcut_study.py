@@ -11,6 +11,7 @@ from outputs.words import ARCHITECTURES, NOT_EVALUATED, STUDY_COLUMNS
 from threadpoolctl import threadpool_limits
 
 from identity_matters.data.digits import mnist_sample
+from shortcut_study.figures.all_figures import FIGURES
 
 EXAMPLES, RELU_EXAMPLES, EPOCHS, SWEEP_EPOCHS, DEPTH = 80, 40, 150, 20, 4
 RATE, XAVIER_RATE = 0.1, 0.04
@@ -29,12 +30,18 @@ def one_thread():
         yield
 
 
+def reads(figure, flag):
+    """Whether a figure accepts a flag; one that it does not read is refused."""
+    return flag in ("preset", "examples", *FIGURES[figure].READS)
+
+
 @pytest.fixture(scope="module")
 def tiny_rows(tmp_path_factory):
     """The rows of results.csv of a small study of every figure but the convolutional one."""
     rows = []
-    for figure in ("3", "5", "7", "8", "9", "10"):
-        study = finished("shortcut_study", tmp_path_factory.mktemp("study"), f"--figure={figure}", *TINY)
+    for figure in ("3", "4", "5", "7", "8", "9", "10", "11"):
+        flags = [flag for flag in TINY if reads(figure, flag[2:].partition("=")[0])]
+        study = finished("shortcut_study", tmp_path_factory.mktemp("study"), f"--figure={figure}", *flags)
         assert {row[2] for row in ref.markdown_tables(study.out)[0]} == {NOT_EVALUATED}
         rows += study.rows("results")
     return rows
@@ -148,3 +155,38 @@ def test_final_losses_are_those_of_a_descent_at_each_learning_rate(tiny_rows):
             if row["perturbed_loss"] != "":  # of a start that differs by a share of 1e-12
                 assert row["perturbed_loss"] == pytest.approx(row["loss"], rel=1e-4)
         assert num_diverged
+
+
+def test_the_extremes_and_their_equivalents_descend_with_the_losses_of_a_plain_descent(tiny_rows):
+    x, y = data_of()
+    small = 0.01 * np.random.default_rng(0).standard_normal((DEPTH, 1, 10, 10)) / 10**0.5
+    q, r = np.linalg.qr(np.random.default_rng(0).standard_normal((1, DEPTH, 10, 10)))
+    orthogonal = q * np.sign(np.einsum("...jj->...j", r))[..., None, :]
+    runs = {
+        ("equivalent_start", 1): (small, y, True),
+        ("equivalent_start", 0): (np.eye(10) + small, y, False),
+        ("equivalent_outputs", DEPTH): (orthogonal, y, True),
+        ("equivalent_outputs", 0): (orthogonal.reshape(DEPTH, 1, 10, 10), y - x, False),
+    }
+    for (experiment, n), (start, targets, has_shortcut) in runs.items():
+        rows = ref.select(tiny_rows, experiment=experiment, shortcut_depth=n)
+        path = ref.descent(start, x, targets, RATE, EPOCHS, has_shortcut)
+        assert len(rows) > 40 and {(row["learning_rate"], row["status"]) for row in rows} == {(RATE, "done")}
+        expected = [path[int(row["epoch"])][1] for row in rows]
+        np.testing.assert_allclose(ref.column(rows, "loss"), expected, rtol=2e-6)
+
+
+def test_the_blocks_at_zero_are_those_of_the_dense_hessian(tiny_rows):
+    rows = ref.select(tiny_rows, experiment="blocks_at_zero")
+    matrix = ref.hessian(np.zeros((DEPTH // 2, 2, 10, 10)), *data_of(), True)
+    x, y = data_of()
+    gap = (x - y).T @ x / len(x)
+    # ∂²L/∂W₂[i₂, j₂]∂W₁[i₁, j₁] = [j₂ = i₁] M[i₂, j₁], with M of (11); rows before columns, as the matrix has them.
+    A = np.einsum("ab,cd->acdb", gap, np.eye(10)).reshape(100, 100)
+    assert len(rows) == DEPTH**2
+    for row in rows:
+        i, j = int(row["row_layer"]) - 1, int(row["column_layer"]) - 1
+        block = matrix[100 * i : 100 * i + 100, 100 * j : 100 * j + 100]
+        assert row["norm"] == pytest.approx(np.linalg.norm(block), rel=1e-6)
+        expected = {"A": A, "A transposed": A.T, "zero": 0 * A}[row["block"]]
+        np.testing.assert_allclose(block, expected, atol=1e-6)

@@ -23,6 +23,8 @@ MADE_UP = (
     "--num_runs=3 --sweep_runs=3 --relu_runs=3 --conv_runs=3"
 ).split()
 LEAST = 0.3  # loss of the best linear map
+EXTREMES = {"equivalent_start": ((1, "zero"), (0, "identity")),
+            "equivalent_outputs": ((DEPTH, "orthogonal"), (0, "orthogonal"))}  # fmt: skip
 SOLVED = {((1, "zero"), 2), ((1, "zero"), 6), ((0, "orthogonal"), 6)}  # where final losses are close to it
 
 
@@ -78,6 +80,13 @@ def made_up_rows():
         values = {"epoch": epoch, "excess_loss": 3 * 10 ** (-epoch / 10), "status": "done"}
         values |= {"gradient_norm": 1 + np.exp(-((epoch - 9) ** 2)), "index": 0.4 - 0.3 * min(epoch / 30, 1) ** 2}
         add("single_run", TWO, DEPTH, 0, **values)
+    for experiment, kinds in EXTREMES.items():
+        for kind, epoch in itertools.product(kinds, range(41)):
+            loss = LEAST + 10 ** rng.uniform(0, 2)
+            add(experiment, kind, DEPTH, 0, epoch=epoch, loss=loss, excess_loss=loss - LEAST, status="done")
+    for i, j in itertools.product(range(1, 5), repeat=2):
+        block = str(rng.choice(["A", "A transposed", "zero"]))
+        add("blocks_at_zero", (2, "exact_zero"), DEPTH, row_layer=i, column_layer=j, norm=float(i), block=block)
     for n, batch_norm, depth, seed in itertools.product((1, 2, 3), (0, 1), (6, 12), SEEDS):
         for initialisation in ("small",) if batch_norm else ("small", "standard"):
             known = {"batch_norm": batch_norm, "status": "done"} | numbers()
@@ -92,7 +101,7 @@ def told(tmp_path_factory):
     begin(run_dir, config_of("shortcut_study", *MADE_UP), "shortcut_study", status="done", num_examples=4000)
     ref.write_table(run_dir / "results.csv", made_up_rows())
     study = finished("shortcut_study", run_dir, *MADE_UP)
-    assert "is already finished" in study.out and len(study.figures) == 8
+    assert "is already finished" in study.out and len(study.figures) == 10
     return study.rows("results"), study.figures, *ref.markdown_tables(study.out)
 
 
@@ -382,6 +391,52 @@ def test_figure_10_and_its_findings_are_those_of_the_rows(told):
         ref.assert_numbers(text, means[0], 2, means[1], 12, 0.1, 2, 0.1, 12)
         assert answer == ANSWERS[bool(means[1] <= 1.1 * min(means)) == (kind == TWO)]
     assert_lower((orthogonal, xavier), best, [kind for kind in best if kind != TWO])
+
+
+def test_figure_4_and_its_findings_are_those_of_the_rows(told):
+    panels = told[1]["figure_4"].axes
+    for axes, (experiment, kinds), names, finding in zip(
+        panels, EXTREMES.items(), zip(STUDY["extremes"], STUDY["equivalents"]), findings_of(told, "4"), strict=True
+    ):
+        losses = []
+        for kind, name in zip(kinds, names):
+            rows = kind_of(ref.select(told[0], experiment=experiment), kind)
+            losses.append(ref.column(rows, "loss"))
+            ref.assert_line(ref.labelled(axes)[name], np.arange(41) + 1, losses[-1])
+        assert (axes.get_xscale(), axes.get_yscale(), axes.get_xlabel()) == ("log", "log", "epoch + 1")
+        assert axes.get_ylabel() == STUDY["loss"]
+        ref.assert_numbers(finding[1], np.abs(losses[1] / losses[0] - 1).max(), 40)
+        assert finding[0] == ANSWERS[False] and finding[2] == 1
+
+
+def test_figure_11_and_its_findings_are_those_of_the_rows(told):
+    figure = told[1]["figure_11"]
+    (axes,) = figure.axes
+    rows = ref.select(told[0], experiment="blocks_at_zero")
+    places = {(row["row_layer"], row["column_layer"]): row["block"] for row in rows}
+    drawn = {}
+    for patch in axes.patches:
+        x, y = patch.get_xy()
+        assert (patch.get_width(), patch.get_height()) == (1, 1)
+        drawn[y + 0.5, x + 0.5] = patch.get_facecolor(), patch.get_hatch()
+    assert drawn.keys() == {place for place, block in places.items() if block != "zero"}
+    (legend,) = figure.legends
+    texts = [text.get_text() for text in legend.get_texts()]
+    counts = {block: [*places.values()].count(block) for block in STUDY["blocks"]}
+    assert texts == [STUDY["blocks"][block].format(count) for block, count in counts.items()]
+    styles = {b: (patch.get_facecolor(), patch.get_hatch()) for b, patch in zip(counts, legend.get_patches())}
+    assert drawn == {place: styles[block] for place, block in places.items() if block != "zero"}
+    assert len(set(styles.values())) == 3
+    assert axes.get_ylim() == (4.5, 0.5) and axes.get_xlim() == (0.5, 4.5)  # row 1 on top
+    only, same = findings_of(told, "11")
+    pairs = [place for place in places if place[0] != place[1] and sum(place) in (3, 7)]
+    filled = [place for place, block in places.items() if block != "zero"]
+    ref.assert_numbers(only[1], len(filled), 16, 0, len(set(filled) & set(pairs)))
+    assert only[0] == same[0] == ANSWERS[False]
+    below = [place for place in pairs if place[0] > place[1] and place in filled]
+    above = [place for place in pairs if place[0] < place[1] and place in filled]
+    equal = [sum(places[place] == name for place in side) for side, name in ((below, "A"), (above, "A transposed"))]
+    ref.assert_numbers(same[1], equal[0], len(below), equal[1], len(above))
 
 
 def test_the_convolutional_figure_and_its_findings_are_those_of_the_rows(told):

@@ -64,7 +64,8 @@ ARCHITECTURES = {
 
 STUDY_COLUMNS = (
     "experiment shortcut_depth initialisation activations batch_norm depth seed learning_rate epoch loss excess_loss "
-    "condition_number max_abs p10_abs index gradient_norm norm perturbed_loss status job seconds"
+    "condition_number max_abs p10_abs index gradient_norm norm row_layer column_layer block perturbed_loss "
+    "status job seconds"
 ).split()
 STUDY = {
     "norm": r"average $\|W\|_F$",
@@ -86,6 +87,9 @@ STUDY = {
     "stable": r"$2/|\lambda|_{{\max}}$ at zero for {}",
     "insensitive": "highest rate that rounding does not change",
     "learning rate": "learning rate",
+    "extremes": ("1-shortcut, from $W$", "one shortcut, outputs $Y$"),
+    "equivalents": ("no shortcuts, from $I + W$", "no shortcuts, outputs $Y - X$"),
+    "blocks": {"A": "$A$: {} blocks", "A transposed": "$A^T$: {} blocks", "zero": "0: {} blocks"},
     "convolutions": "over {}, {}",
     "conv condition_number": "condition number",
     "conv max_abs": r"largest, $|\lambda|_{\max}$",

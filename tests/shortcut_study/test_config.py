@@ -17,7 +17,7 @@ MISTAKES = {
     "depths must be whole numbers, got 3": {"depths": 3},
     "relu_depths must be a whole number, got 2.5": {"relu_depths": (2.5,)},
     "learning_rate must be a number, got True": {"learning_rate": True},
-    "figure must be one of all, 3, 5, 6, 7, 8, 9, 10, convolutional, got '4'": {"figure": "4"},
+    "figure must be one of all, 3, 4, 5, 6, 7, 8, 9, 10, 11, convolutional, got '12'": {"figure": "12"},
     "depths must be numbers of at least 1, got (0, 6)": {"depths": (0, 6)},
     "depths must be numbers of at least 1, got ()": {"depths": ()},
     "multiples of shortcut_depth 2, got 5": {"depth": 5},
@@ -50,6 +50,14 @@ def test_a_figure_needs_depths_for_the_networks_that_it_compares(figure, depths,
         assert chosen_figures(config) == [FIGURES[figure]]
 
 
+@pytest.mark.parametrize(
+    "figure, command", [("1", "python -c"), ("2", "python -m launch.ablations --experiment=norms")]
+)
+def test_a_figure_that_is_not_drawn_is_refused_with_the_command_that_shows_it(figure, command):
+    text = refused(StudyConfig, figure=figure)
+    assert text.startswith(f"figure {figure} ") and command in text and "\n" not in text
+
+
 PAPER = PRESETS["paper"]
 
 
@@ -61,16 +69,20 @@ def test_a_figure_is_of_smoke_size_by_what_it_reads(figure):
     for name, value in few.items():
         smaller = dataclasses.replace(PAPER, **{name: value})
         assert is_smoke_size(smaller, figure, 60_000) == (name in FIGURES[figure].READS), name
-    assert is_smoke_size(PRESETS["smoke"], figure, 4_000) == (figure not in ("5", "convolutional"))
+    assert is_smoke_size(PRESETS["smoke"], figure, 4_000) == (figure not in ("5", "11", "convolutional"))
 
 
 def test_the_size_of_the_paper_is_its_depths_and_its_runs():
     assert all(is_paper_size(PAPER, figure) for figure in FIGURES)
     more = dataclasses.replace(PAPER, depths=(*PAPER.depths, 120), num_runs=20)
     assert is_paper_size(more, "5") and is_paper_size(more, "6")
-    for changes, smaller in (({"depths": (2, 3, 6)}, "359"), ({"num_runs": 1}, "568"), ({"depth": 4}, "678")):
+    for changes, smaller in (
+        ({"depths": (2, 3, 6)}, "3 5 9"),
+        ({"num_runs": 1}, "5 6 8"),
+        ({"depth": 4}, "4 6 7 8 11"),
+    ):
         config = dataclasses.replace(PAPER, **changes)
-        assert [name for name in FIGURES if not is_paper_size(config, name)] == list(smaller)
+        assert [name for name in FIGURES if not is_paper_size(config, name)] == smaller.split()
 
 
 def test_every_field_is_read_by_some_figure_or_by_all_and_the_others_are_named():
@@ -80,7 +92,7 @@ def test_every_field_is_read_by_some_figure_or_by_all_and_the_others_are_named()
     assert read == fields - data - {"figure", "seed", "hparams"}
     assert all(set(figure.SIZE) <= set(figure.READS) for figure in FIGURES.values())
     ignored = unused_fields(dataclasses.replace(PAPER, figure="5"))
-    assert ignored.keys() == read - {"depths", "num_runs"}
+    assert ignored.keys() == read - {"depths", "num_runs", "hessian"}
     assert ignored["num_epochs"] == "figure 5 does not read it" and not unused_fields(PAPER)
 
 

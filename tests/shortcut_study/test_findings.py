@@ -60,6 +60,10 @@ def as_low(r):
     return {"loss": 0.35} if r["status"] == "done" else {}
 
 
+def other_block(r):
+    return {"block": "other"}
+
+
 def control(figure, name, experiment, change, **columns):
     return figure, name, experiment, columns | {"change": change}
 
@@ -72,6 +76,10 @@ CONTROLS = [
     control("3", "linear: the same at", "norms", in_between, depth=12, **LINEAR),
     control("3", "relu_mid: the deeper", "norms", larger_ends, **RELU),
     control("3", "relu_mid: the same at", "norms", in_between, depth=12, **RELU),
+    control("4", "1-shortcut linear networks", "equivalent_start", scale("loss", 1 + 2e-6), shortcut_depth=0),
+    control("4", "one shortcut over all", "equivalent_outputs", scale("loss", 1 - 2e-6), shortcut_depth=0, epoch=20),
+    control("11", "only the off-diagonal", "blocks_at_zero", other_block, row_layer=1, column_layer=3),
+    control("11", "the blocks of one colour", "blocks_at_zero", other_block, row_layer=4, column_layer=3),
     control("5", "2-shortcut networks have", "initial_spectrum", scale("condition_number", 1.2), kind=TWO, depth=12),
     control("5", "Xavier, no shortcuts", "initial_spectrum", scale("condition_number", 0.1), kind=XAVIER, depth=12),
     control("5", "orthogonal, no", "initial_spectrum", scale("condition_number", 0.4), kind=ORTHOGONAL, depth=12),

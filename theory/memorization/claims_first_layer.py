@@ -199,3 +199,39 @@ def _fails(x: np.ndarray, rng: np.random.Generator, width: int, method: str, see
     except ValueError:
         return True
     return False
+
+
+@claim(
+    id="hm.perturbed_images",
+    source="Hardt & Ma §3, “Images … can always be imperceptibly perturbed … to satisfy this assumption”",
+    statement=(
+        "ε > 0: any n points of R^d can be moved by at most ε each to squared distances of at least ρ = ε² n^{−2/d}, "
+        "which is a constant for d ≥ log n"
+    ),
+    hypotheses={"ε > 0": lambda: bool(first_layer.separate(np.zeros((2, 1)), 0.0).any())},
+    verdict=(
+        "depends on the reading: for d ≥ log n, as of images, holds with ρ ~ ε²; for a fixed d and every n, false"
+    ),
+    proof="none given",
+    is_remark=True,
+    function=first_layer.separate,
+    mutation=(scaled(1.01), lambda function: lambda x, radius, seed=0: x),
+)
+def perturbed_images(rng: np.random.Generator, trials: int) -> Pairs:
+    """How far points are moved against ε; ε n^{−1/d} against their least distance, of equal and of random points."""
+    for trial in range(max(2, trials // 5)):  # of equal points at first
+        d = int(rng.integers(1, 40))
+        n = int(rng.integers(2, 60))
+        radius = 10 ** rng.uniform(-3, 0)
+        x = rng.standard_normal((n if trial % 2 else 1, d)) * np.ones((n, 1))
+        x /= np.linalg.norm(x, axis=1, keepdims=True)
+        moved = first_layer.separate(x, radius, seed=trial)
+        yield np.linalg.norm(moved - x, axis=1).max(), radius * (1 + ROUNDING)
+        yield radius * n ** (-1 / d) * (1 - ROUNDING), distance.pdist(moved).min()
+    n, radius = 1000, 0.01
+    widest = (1 + 2 * radius) / (n - 1)
+    moved = np.sort(first_layer.separate(rng.uniform(0, 1, (n, 1)), radius)[:, 0])
+    require(np.diff(moved).min() <= widest, "points of an interval are farther apart than it is long")
+    return (
+        f"d = 1: {n} points of [0, 1] moved by {radius} at most lie in [−{radius}, {1 + radius}]: ρ ≤ {widest**2:.1e}"
+    )

@@ -212,3 +212,36 @@ def _check(num_points: int, rho: float, failure: float) -> None:
         raise ValueError(f"rho must be above 0 and at most 4, got {rho}")
     if not 0 < failure < 1:
         raise ValueError(f"failure must be between 0 and 1, got {failure}")
+
+
+def separate(x: np.ndarray, radius: float, seed: int = 0) -> np.ndarray:
+    """Returns points moved by at most ε each, all distances at least ε n^{−1/d} (Hardt & Ma §3, on Assumption 3.1).
+
+    The paper says that images can be perturbed imperceptibly to satisfy the assumption. One point after the other goes
+    to a random place in its ball that no earlier one is near: n − 1 balls of radius ε n^{−1/d} have less volume than
+    one of radius ε, so there is one. So ρ = ε² n^{−2/d}, a constant if d grows as log n.
+
+    Args:
+      x: [n, d], also with equal points.
+      radius: ε > 0.
+
+    Returns:
+      [n, d].
+
+    Raises:
+      ValueError: ε is not positive.
+    """
+    if not radius > 0:
+        raise ValueError(f"radius must be positive, got {radius}")
+    rng = np.random.default_rng(seed)
+    count, d = x.shape
+    least = radius * count ** (-1 / d)
+    moved = np.array(x, dtype=np.float64)
+    for i in range(count):
+        is_near = True
+        while is_near:
+            step = rng.standard_normal(d)
+            place = x[i] + radius * rng.uniform() ** (1 / d) * step / np.linalg.norm(step)
+            is_near = bool((np.linalg.norm(moved[:i] - place, axis=1) < least).any())
+        moved[i] = place
+    return moved
