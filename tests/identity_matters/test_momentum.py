@@ -14,7 +14,7 @@ from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.errors import UserError
 from identity_matters.model import all_conv_resnet
 from identity_matters.momentum import Momentum
-from identity_matters.runs.checkpoint import TrainingState
+from identity_matters.runs import checkpoint
 
 DROP = keras.optimizers.schedules.PiecewiseConstantDecay([29], [0.05, 0.005])  # from update 30 on
 ON_JAX = keras.backend.backend() == "jax"
@@ -122,11 +122,11 @@ def test_a_checkpoint_of_one_rule_is_refused_by_the_other(tmp_path):
     for name in ("keras_momentum", "momentum"):
         optimizer = optimization.optimizer(TrainConfig(optimizer=name))
         optimizer.build(network.trainable_variables)
-        states.append(TrainingState(network, optimizer, num_steps=10))
+        states.append(checkpoint.TrainingState(network, optimizer, num_steps=10))
     for i, saved in enumerate(states):
         saved.advance(3, {})
         saved.pop_means()
-        saved.save(str(tmp_path / str(i)))
+        checkpoint.save(str(tmp_path / str(i)), saved.arrays())
         saved.restore(str(tmp_path / str(i)))
         with pytest.warns(UserWarning, match="skipping"), pytest.raises(UserError, match="can be used"):
             states[1 - i].restore(str(tmp_path / str(i)))
