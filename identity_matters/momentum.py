@@ -15,10 +15,11 @@ import keras
 from keras import ops
 
 from identity_matters.config import TrainConfig
+from identity_matters.gradient_norm import GradientNormOptimizer
 
 
 @keras.saving.register_keras_serializable("identity_matters")
-class Momentum(keras.optimizers.Optimizer):
+class Momentum(GradientNormOptimizer):
     """The optimiser of this module, under every Keras backend and, of TensorFlow, every tf.distribute strategy.
 
     Its formula is that of tf.train.MomentumOptimizer without use_nesterov. Nesterov's momentum, `--optimizer=nesterov`,

@@ -20,6 +20,7 @@ import keras
 from keras import ops
 
 from identity_matters.config import TrainConfig
+from identity_matters.gradient_norm import GradientNormOptimizer
 
 # Jordan et al. 2024: p(s) = a s + b s³ + c s⁵ has p′(0) as large as it can be while p∘…∘p stays within 0.7 … 1.2.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -71,12 +72,12 @@ def _steps_on_one_gram(matrices: Any, num_steps: int) -> Any:
 
 
 def _base() -> type:
-    """Keras's optimiser; under TensorFlow one that sums the gradients of replicas first: NS(g + h) ≠ NS(g) + NS(h)."""
+    """The base; under TensorFlow one that sums the gradients of replicas first: NS(g + h) ≠ NS(g) + NS(h)."""
     if keras.backend.backend() != "tensorflow":
-        return keras.optimizers.Optimizer
+        return GradientNormOptimizer
     from identity_matters.replicated import all_reduce_before_clipping
 
-    return all_reduce_before_clipping(keras.optimizers.Optimizer)
+    return all_reduce_before_clipping(GradientNormOptimizer)
 
 
 @keras.saving.register_keras_serializable("identity_matters")

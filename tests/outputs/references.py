@@ -326,7 +326,7 @@ def train_by_hand(network, images, labels, config: dict, num_updates: int) -> li
         rate = learning_rate(config, update)
         errors = {"top1": error(logits, labels), "top5": error(logits, labels, 5)}
         means = {"loss": float(loss), "cross_entropy": cross_entropy(logits, labels), "learning_rate": rate}
-        history.append(means | errors)
+        history.append(means | errors | {"gradient_norm": norm})
         for i, (variable, gradient) in enumerate(zip(network.trainable_variables, gradients)):
             weights = variable.numpy() * (1 - rate * config["decoupled_weight_decay"])
             if config["optimizer"] == "muon":

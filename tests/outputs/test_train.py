@@ -108,6 +108,23 @@ def test_tensorboard_has_each_column_at_its_step_and_the_kernels(momentum_run):
         assert found == pytest.approx([6, kernel.size, kernel.min(), kernel.max(), kernel.sum()], rel=1e-4, abs=1e-4)
 
 
+def test_tensorboard_has_the_batches_between_evaluations(start_run, small_digits, plain_network):
+    run_dir = start_run("--log_every=1", "--eval_every=6", "--checkpoint_every=6")
+    images, labels = standardized(small_digits[0][:TRAINED_ON]), small_digits[1][:TRAINED_ON]
+    history = train_by_hand(plain_network(initial_weights(run_dir)), images, labels, fields_of(run_dir), 6)
+    columns = {"loss": "loss", "learning_rate": "learning_rate", "gradient_norm": "gradient_norm"}
+    columns |= {"top1_error": "top1", "top5_error": "top5"}
+    events = EventAccumulator(str(run_dir)).Reload()
+    for name, key in columns.items():
+        points = events.Scalars(f"batches/{name}")
+        assert [point.step for point in points] == [1, 2, 3, 4, 5, 6]
+        np.testing.assert_allclose(
+            [point.value for point in points], [row[key] for row in history], rtol=1e-4, atol=1e-6
+        )
+    (picture,) = events.Images("pictures/input_images")
+    assert (picture.step, picture.width) == (0, 8 * small_digits[0].shape[2])
+
+
 def test_both_exports_take_raw_images_to_the_logits_of_the_trained_network(momentum_run, small_digits, plain_network):
     images, exported = small_digits[2][:20], keras.saving.load_model(momentum_run / "model.keras")
     expected = plain_network(exported.get_weights())(standardized(images)).numpy()
