@@ -5,7 +5,8 @@
 computes the data of Figure 5 (--figure=3, 4, 6, 7, 8, 9, 10 or 11 for another, `convolutional` for one that is
 not in the paper, `all` for all of them), draws it with the theory's predictions, and checks the paper's
 statements about it. Writes results.csv (a row for each point), results.md (each statement: holds or
-does not hold, with the numbers), PNGs, and the figures in TensorBoard. --hparams adds the learning rates
+does not hold, with the numbers), PNGs and, for TensorBoard, the figures, the curves of each network that
+it trains and, for Figure 5, histograms of eigenvalues (from eigenvalues.csv). --hparams adds the learning rates
 to TensorBoard's HParams page, also for a finished study. The smoke preset takes a minute, the paper's size
 an hour. The progress bar counts jobs; those of deep networks take longest. The same command
 continues an interrupted study and keeps what was computed.
@@ -18,6 +19,8 @@ import glob
 import math
 import os
 
+import numpy as np
+
 from identity_matters.data.arrays import examples_summary
 from identity_matters.errors import explaining, refused_value
 from identity_matters.runs.directory import RunDirectory
@@ -29,6 +32,9 @@ from launch.experiment import Experiment, Figures, Report, run
 from shortcut_study.config import PRESETS, StudyConfig
 from shortcut_study.dataset import load_images, study_data
 
+EIGENVALUES = "eigenvalues"  # the table of Figure 5's networks, which only TensorBoard's histograms read
+_CURVES = ("loss", "excess_loss", "norm", "gradient_norm", "condition_number", "index")
+
 
 def main(config: StudyConfig, run_dir: str) -> int:
     """Computes and draws the figures that the config asks for, and checks the paper's statements, in run_dir."""
@@ -37,6 +43,7 @@ def main(config: StudyConfig, run_dir: str) -> int:
         import tensorflow  # noqa: F401
 
         from shortcut_study import report
+        from shortcut_study.figures.figure_5 import eigenvalue_rows
         from shortcut_study.tape import check_backend
 
     with explaining(refused_value):
@@ -61,6 +68,7 @@ def main(config: StudyConfig, run_dir: str) -> int:
         data_digest=examples_summary(arrays.images, arrays.labels),
         details={"num_examples": len(data.x)},
         shows_bar=True,
+        figure_data={EIGENVALUES: lambda: eigenvalue_rows(config, data)} if config.figure in ("5", "all") else {},
     )
     return run(experiment, config, run_dir)
 
@@ -94,16 +102,27 @@ def config_of(run_dir: str) -> StudyConfig:
 
 
 def _write_events(run: RunDirectory, rows: list[dict], has_hparams: bool) -> None:
-    """Writes the figures as images and, on request, a run of the HParams page for every network and learning rate."""
+    """Writes the figures, the eigenvalues as histograms and a run for each network with its curves.
+
+    On request there is a run of the HParams page for every network and learning rate.
+    """
     from identity_matters.runs.figure_style import styled
     from identity_matters.runs.figures import figure_to_array
-    from identity_matters.runs.metrics_log import open_events, session
-    from shortcut_study.report import sessions
+    from identity_matters.runs.metrics_log import HISTOGRAM_BINS, open_events, session
+    from shortcut_study.report import curves, sessions
 
     with temporary_folder(run.path) as folder:
         with open_events(folder) as writer, styled():
             for name, figure in figures(run.path).items():
                 writer.add_image(f"pictures/{name}", figure_to_array(figure), dataformats="HWC")
+            for name, values in _eigenvalues(run.file(f"{EIGENVALUES}.csv")).items():
+                writer.add_histogram(f"eigenvalues/{name}", values, bins=HISTOGRAM_BINS)
+        for name, trained_rows in curves(rows):
+            with open_events(os.path.join(folder, "networks", name)) as writer:
+                for row in trained_rows:
+                    for column in _CURVES:
+                        if row[column] != "":
+                            writer.add_scalar(f"network/{column}", row[column], int(row["epoch"]))
         for trained in sessions(rows) if has_hparams else ():
             with open_events(os.path.join(folder, "learning_rates", trained.name)) as writer:
                 for summary in session(trained.hparams):
@@ -121,9 +140,19 @@ def _write_events(run: RunDirectory, rows: list[dict], has_hparams: bool) -> Non
             os.replace(os.path.join(folder, name), run.file(name))
 
 
+def _eigenvalues(path: str) -> dict[str, np.ndarray]:
+    """Returns the eigenvalues in a table, by the name of the network and its depth; {} without a table."""
+    groups: dict[str, list[float]] = {}
+    for row in read_rows(path) if os.path.exists(path) else ():
+        name = f"{row['shortcut_depth']}_{row['initialisation']}_depth_{row['depth']}"
+        groups.setdefault(name, []).append(row["eigenvalue"])
+    return {name: np.array(values) for name, values in groups.items()}
+
+
 def _event_files(folder: str) -> list[str]:
     """The TensorBoard files of a study, relative to its directory; subfolders may belong to another run."""
-    patterns = ("events.out.tfevents*", "learning_rates/*/events.out.tfevents*")
+    subfolders = ("", "networks/*/", "learning_rates/*/")
+    patterns = [f"{subfolder}events.out.tfevents*" for subfolder in subfolders]
     return [name for pattern in patterns for name in glob.glob(pattern, root_dir=folder)]
 
 

@@ -1,5 +1,6 @@
 """Jobs, figures, findings, times and HParams of a study, from its config and the rows of results.csv."""
 
+import re
 from collections.abc import Collection, Iterator
 from types import ModuleType
 from typing import NamedTuple
@@ -96,6 +97,18 @@ def seconds_by_experiment(rows: list[dict]) -> dict[tuple[str, str], float]:
     for experiment, activations, job_seconds in seconds.values():
         totals[experiment, activations] = totals.get((experiment, activations), 0.0) + job_seconds
     return totals
+
+
+def curves(rows: list[dict]) -> Iterator[tuple[str, list[dict]]]:
+    """Yields the name of each network that was trained with a row for each epoch, and these rows, by epoch."""
+    groups = {}
+    for row in rows:
+        if row["epoch"] != "" and row["status"] == "done" and row["experiment"] != "learning_rates":
+            groups.setdefault((row["job"], row["learning_rate"]), []).append(row)
+    for (job, rate), group in groups.items():
+        if len(group) > 1:
+            name = re.sub(r"[^\w.-]+", "_", f"{job}, rate {rate:g}")
+            yield name, sorted(group, key=lambda row: row["epoch"])
 
 
 class Session(NamedTuple):

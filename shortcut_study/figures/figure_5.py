@@ -34,6 +34,7 @@ CAPTION = "Condition number of the Hessian where training starts, by depth; line
 SIZE = ("depths", "num_runs")
 READS = (*SIZE, "hessian")
 SHORTCUT_DEPTHS = (2, 3)
+MOST_LISTED = 1000  # eigenvalues of a network that eigenvalues.csv holds
 LARGEST_MATRIX = 2400  # weights: beyond, LAPACK's eigenvalues take longer than counting
 LARGEST_RESOLVED = 5000  # weights up to which LAPACK's are taken where counting resolves nothing: 0.2 GB, and seconds
 _BEYOND = "beyond float64"
@@ -58,6 +59,26 @@ def _initial_spectrum(config: StudyConfig, data: StudyData, arch: Architecture, 
         return [_spectrum(network, weights, data, config.hessian)]
 
     return study_job(job_key("initial_spectrum", arch, LINEAR, depth, seed), compute)
+
+
+def eigenvalue_rows(config: StudyConfig, data: StudyData) -> list[dict]:
+    """Returns the eigenvalues of each network of one depth, that of the first seed, where it starts: a row each.
+
+    The depth is the largest whose Hessian has at most MOST_LISTED eigenvalues.
+    """
+    width = data.x.shape[1]
+    depths = [depth for depth in config.depths if depth * width**2 <= MOST_LISTED]
+    rows = []
+    for arch in ARCHITECTURES[LINEAR]:
+        taken = [depth for depth in depths if arch.takes(depth, LINEAR)]
+        if not taken:
+            continue
+        depth = max(taken)
+        network = arch.network(width, depth, LINEAR)
+        matrix = hessian(network, network.initialize(arch.initialisation, config.seeds(1)[0]), data.x, data.y)
+        key = job_key("eigenvalues", arch, LINEAR, depth)
+        rows += [key | {"eigenvalue": value} for value in np.linalg.eigvalsh(matrix)]
+    return rows
 
 
 def jobs_at_zero(config: StudyConfig, data: StudyData, architectures: Sequence[Architecture] = (ONE, TWO)) -> list[Job]:

@@ -1,15 +1,21 @@
 """The TensorBoard files of launch.shortcut_study: its own are replaced, those of others stay."""
 
+import dataclasses
 import json
 import time
 
+import numpy as np
 import pytest
 from study_rows import of_figure, paper_rows
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from identity_matters.runs.directory import RunDirectory
+from identity_matters.runs.tables import read_rows
 from launch import shortcut_study
 from shortcut_study.config import PRESETS
+from shortcut_study.dataset import load_images, study_data
+from shortcut_study.hessian import hessian
+from shortcut_study.network import ShortcutNetwork
 
 ROWS = of_figure(paper_rows(depths=(2,)), "9")
 
@@ -47,6 +53,36 @@ def test_the_metrics_of_each_network_and_rate_stand_at_their_epoch(tmp_path, stu
     folders = {(tmp_path / "run" / name).parent for name in study() if name.startswith("learning_rates")}
     steps = {event.step for of in folders for event in EventAccumulator(str(of)).Reload().Scalars("final/loss")}
     assert len(folders) > 2 and steps == {row["epoch"] for row in ROWS if row["experiment"] == "learning_rates"}
+
+
+def test_each_trained_network_has_its_curve(launch, tmp_path):
+    code, _, err = launch("shortcut_study", "--preset=smoke", "--figure=3", "--depths=2,6", f"--run_dir={tmp_path}/run")
+    assert code == 0, err
+    rows = [row for row in read_rows(tmp_path / "run" / "results.csv") if row["depth"] == 6 and row["seed"] == 1]
+    rows = [row for row in rows if row["activations"] == "linear"]
+    (folder,) = (tmp_path / "run" / "networks").glob("norms_2-shortcut_zero_linear_depth_6_seed_1_rate_*")
+    events = EventAccumulator(str(folder)).Reload()
+    for column in ("loss", "excess_loss", "norm"):
+        points = events.Scalars(f"network/{column}")
+        assert [point.step for point in points] == [row["epoch"] for row in rows]
+        assert [point.value for point in points] == pytest.approx([row[column] for row in rows], rel=1e-6)
+
+
+def test_the_eigenvalues_are_histograms(launch, tmp_path):
+    """Those of one network are computed here anew, by GradientTape."""
+    flags = ["--preset=smoke", "--figure=5", "--depths=2,6", "--num_runs=1", "--examples=200"]
+    code, _, err = launch("shortcut_study", *flags, f"--run_dir={tmp_path}/run")
+    assert code == 0, err
+    config = dataclasses.replace(PRESETS["smoke"], figure="5", depths=(2, 6), num_runs=1, examples=200)
+    data = study_data(config, load_images(config))
+    network = ShortcutNetwork(data.x.shape[1], 6, 1)
+    expected = np.linalg.eigvalsh(hessian(network, network.initialize("zero", 0), data.x, data.y, "tape"))
+    drawn = (
+        EventAccumulator(str(tmp_path / "run")).Reload().Histograms("eigenvalues/1_zero_depth_4")[-1].histogram_value
+    )
+    found = [drawn.num, drawn.min, drawn.max, drawn.sum, drawn.sum_squares]
+    moments = [expected.min(), expected.max(), expected.sum(), np.sum(expected**2)]
+    assert found == pytest.approx([len(expected), *moments], rel=1e-4)
 
 
 def test_the_tensorboard_files_of_others_stay(tmp_path, study):
