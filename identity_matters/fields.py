@@ -37,7 +37,7 @@ def split_names(text: str) -> list[str]:
 def from_json(config: Any, values: Any) -> Any:
     """Returns a config, a dataclass that checks its fields, with the values of a JSON file in place of its own.
 
-    Fields of a config in it may stand beside it, as flags do and as older versions wrote them.
+    Fields of a config in it may stand beside it, as flags do.
 
     Raises:
       UserError: it is not a dict, a name is not a field's, a value is of another type or rejected by the config.

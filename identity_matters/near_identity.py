@@ -9,7 +9,6 @@ that ReLU leaves above 0; and the error of the network without the block.
 """
 
 import functools
-import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -29,10 +28,7 @@ from identity_matters.runs.tables import read_rows, write_metrics
 BATCH_SIZE = 100
 Batches = list[np.ndarray]
 # Layers without weights that bring no two inputs further apart. Pooling can, as its windows may overlap.
-_AT_MOST_1 = (
-    layers.ReLU, layers.ZeroPadding2D, layers.Cropping2D, layers.Identity,
-    layers.Dropout, layers.SpatialDropout2D, layers.GaussianNoise,
-)  # fmt: skip
+_AT_MOST_1 = (layers.ReLU, layers.Activation, layers.ZeroPadding2D, layers.Dropout)
 _ACTIVATIONS = keras.activations.linear, keras.activations.relu, keras.activations.tanh, keras.activations.sigmoid
 
 
@@ -100,14 +96,19 @@ def split(network: keras.Model) -> list[Block]:
 
 def _stream_and_branch(add: keras.Layer, start: keras.KerasTensor) -> tuple[keras.KerasTensor, keras.KerasTensor, set]:
     """Returns what an Add layer adds, and the operations that lead to the branch alone."""
-    what = f"the layer {add.name} adds"
-    require(len(add.input) == 2, f"{what} {len(add.input)} tensors; a residual block adds two, stream and branch")
+    if len(add.input) != 2:
+        raise UserError(
+            f"the layer {add.name} adds {len(add.input)} tensors; a residual block adds two, stream and branch"
+        )
     first, second = (_operations(tensor, start) for tensor in add.input)
     sides = zip(add.input, (first - second, second - first))
     num_weighted = lambda side: sum(bool(getattr(layer, "weights", ())) for layer in side[1])  # noqa: E731
     stream, branch = sorted(sides, key=num_weighted)
-    same = f"{what} two tensors of as many layers with weights: which is the stream, and which the branch?"
-    require(num_weighted(stream) < num_weighted(branch), same)
+    if num_weighted(stream) == num_weighted(branch):
+        raise UserError(
+            f"the layer {add.name} adds two tensors of as many layers with weights: which is the stream, and which the "
+            "branch?"
+        )
     return stream[0], *branch
 
 
@@ -159,16 +160,18 @@ def path_norms(block: Block) -> list[float]:
             if is_one_map:
                 output = path.pop(0).output
         else:
-            require(isinstance(layer, (*_AT_MOST_1, layers.Activation)), unknown)
+            require(isinstance(layer, _AT_MOST_1), unknown)
     return norms
 
 
 def _norm(layer: layers.Conv2D, scale: np.ndarray | float) -> float:
     """Returns the norm of a convolution whose output channels are multiplied by a scale."""
     shape = layer.input.shape[1:3]
-    size = f"the layer {layer.name} takes images of any size, on which its norm depends; begin the network with"
-    require(None not in shape, f"{size} keras.Input((height, width, channels))")
-    require(layer.data_format == "channels_last", f"the layer {layer.name} takes channels first; give [n, h, w, c]")
+    if None in shape:
+        raise UserError(
+            f"the layer {layer.name} takes images of any size, on which its norm depends; begin the network with "
+            "keras.Input((height, width, channels))"
+        )
     options = {"dilation": layer.dilation_rate, "padding": layer.padding, "groups": layer.groups}
     with threadpoolctl.threadpool_limits(1, "blas"):  # of many small products threads mostly wait for each other
         return conv_norm(ops.convert_to_numpy(layer.kernel), shape, layer.strides, scale, **options)
@@ -330,9 +333,9 @@ def errors_without(
             first = positions[names[count - 1]] if count else 0
             for i, block in enumerate(blocks[first:], first):
                 is_left_out = block.name in names[:count]
-                output = block.without(streams[i]) if is_left_out else _compiled(block.whole, streams[i])
+                output = block.without(streams[i]) if is_left_out else block.whole(streams[i], training=False)
                 streams[i + 1 : i + 2] = [output]
-            num_wrong[count] += _num_wrong(truth, _compiled(blocks[-1].rest, streams.pop()))
+            num_wrong[count] += _num_wrong(truth, blocks[-1].rest(streams.pop(), training=False))
         progress(1 / len(batches))
     return list(num_wrong / len(labels))
 
@@ -365,26 +368,9 @@ def _error(batches: Batches, labels: np.ndarray, models: Sequence[keras.Model]) 
     num_wrong = 0
     for x, truth in zip(batches, _batches(labels)):
         for model in models:
-            x = _compiled(model, x)
+            x = model(x, training=False)
         num_wrong += _num_wrong(truth, x)
     return num_wrong / len(labels)
-
-
-def _compiled(model: keras.Model, x: np.ndarray) -> np.ndarray:
-    """Returns the output of a model, which is compiled at the first call: 1.5 times as fast as a call of it.
-
-    TensorFlow takes the compilation of many models for that of one many times, and would warn of it.
-    """
-    logger = logging.getLogger("tensorflow")
-    logger.addFilter(_is_no_retracing)
-    try:
-        return model.predict_on_batch(x)
-    finally:
-        logger.removeFilter(_is_no_retracing)
-
-
-def _is_no_retracing(record: logging.LogRecord) -> bool:
-    return "tf.function retracing" not in record.getMessage()
 
 
 def _num_wrong(labels: np.ndarray, logits: np.ndarray) -> int:
@@ -412,7 +398,8 @@ def _summary(batches: list[dict[str, np.ndarray]], say: Callable[[str], None]) -
     """Returns the columns of a row that `_sizes` and `_hidden` of all batches give; says how many images are blank."""
     names = "is_zero", "ratios", "cosines"
     is_zero, *shares = (np.concatenate([batch[name] for batch in batches]) for name in names)
-    if num_zero := np.count_nonzero(is_zero):
+    num_zero = np.count_nonzero(is_zero)
+    if num_zero:
         say(f"{num_zero} of {len(is_zero)} images, as blank ones, are 0 in the stream: ratio and cosine leave them out")
     ratios, cosines = (share if is_zero.all() else share[~is_zero] for share in shares)  # of none: NaN
     low, ratio, high = np.quantile(ratios, [0.25, 0.5, 0.75])

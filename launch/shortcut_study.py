@@ -144,7 +144,8 @@ def _eigenvalues(path: str) -> dict[str, np.ndarray]:
     """Returns the eigenvalues in a table, by the name of the network and its depth; {} without a table."""
     groups: dict[str, list[float]] = {}
     for row in read_rows(path) if os.path.exists(path) else ():
-        name = f"{row['shortcut_depth']}_{row['initialisation']}_depth_{row['depth']}"
+        shortcuts = f"{row['shortcut_depth']}-shortcut" if row["shortcut_depth"] else "no-shortcuts"
+        name = f"{shortcuts}_{row['initialisation']}_depth_{row['depth']}"
         groups.setdefault(name, []).append(row["eigenvalue"])
     return {name: np.array(values) for name, values in groups.items()}
 

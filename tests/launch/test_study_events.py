@@ -78,7 +78,7 @@ def test_the_eigenvalues_are_histograms(launch, tmp_path):
     network = ShortcutNetwork(data.x.shape[1], 6, 1)
     expected = np.linalg.eigvalsh(hessian(network, network.initialize("zero", 0), data.x, data.y, "tape"))
     drawn = (
-        EventAccumulator(str(tmp_path / "run")).Reload().Histograms("eigenvalues/1_zero_depth_6")[-1].histogram_value
+        EventAccumulator(str(tmp_path / "run")).Reload().Histograms("eigenvalues/1-shortcut_zero_depth_6")[-1].histogram_value
     )
     found = [drawn.num, drawn.min, drawn.max, drawn.sum, drawn.sum_squares]
     moments = [expected.min(), expected.max(), expected.sum(), np.sum(expected**2)]
