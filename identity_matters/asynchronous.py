@@ -273,8 +273,11 @@ class AsynchronousModel:
             cross_entropy = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
             loss = tf.add_n([cross_entropy, *network.losses])
         gradients = tape.gradient(loss, [variable.value for variable in network.trainable_variables])
+        norm = tf.linalg.global_norm(gradients)
         if config.clip_norm:
-            gradients, _ = tf.clip_by_global_norm(gradients, config.clip_norm)
+            gradients, _ = tf.clip_by_global_norm(gradients, config.clip_norm, norm)
+        if hasattr(optimizer, "gradient_norm"):
+            optimizer.gradient_norm.value.assign(norm)
         rate = tf.cast(learning_rate_schedule(config)(read), tf.float32)
         momenta = optimizer.momentums or [None] * len(gradients)  # none where momentum is 0
         with tf.control_dependencies([begun]):

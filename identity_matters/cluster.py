@@ -167,8 +167,6 @@ class Cluster:
 
     def broadcast_arrays(self, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Returns the chief's arrays; the other processes give arrays of the same names and shapes, as float64."""
-        if self.num_processes == 1:
-            return arrays
         flat = self.broadcast(np.concatenate([np.ravel(array).astype(np.float64) for array in arrays.values()]))
         ends = np.cumsum([np.size(array) for array in arrays.values()])
         parts = np.split(flat, ends[:-1])

@@ -160,7 +160,8 @@ class Run:
             if self.directory.status != "done" or not state.is_end:
                 self.directory.set_status("running")  # now: a mistake that was found before must leave no config.json
             self.log = MetricsLog(self.directory, state.step)
-        state.assign(self.cluster.broadcast_arrays(state.arrays()))
+        if self.cluster.num_processes > 1:
+            state.assign(self.cluster.broadcast_arrays(state.arrays()))
         if self.cluster.broadcast([self.log.has_row(state.step)])[0]:
             state.pop_means()  # they are in the row
 
