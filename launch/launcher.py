@@ -24,6 +24,7 @@ from identity_matters.errors import (
     explaining,
     first_line,
     lack_of_memory,
+    note,
     refused_value,
 )
 from identity_matters.runs import signals
@@ -55,7 +56,8 @@ def run(
       run_dir: Whether there is a flag --run_dir, which main takes after the config; None where it is not given.
       run_dir_text: What --help says of --run_dir (empty: it is the directory for the run's files).
       takes_files: Whether main takes the arguments that are no flags, as a list of paths.
-      unused_fields: Takes a config; returns the fields that nothing reads, and why. Flags that set them are refused.
+      unused_fields: Takes a config; returns the fields that nothing reads, and why. A note names each flag
+        that sets one.
     """
     logging.set_verbosity(logging.ERROR)  # TFDS's warnings would stand before the one line of an error
     values = config_flags.define(presets, has_run_dir=run_dir != "none")
@@ -98,12 +100,12 @@ def describe_run_dir(run_dir: str = "required", text: str = "") -> str:
 
 
 def _config(values: flags.FlagValues, presets: dict[str, Any], unused_fields: Callable[[Any], dict[str, str]]) -> Any:
-    """Returns the config that the flags give; raises UserError where a flag sets a field that nothing reads."""
+    """Returns the config that the flags give; a line names each flag that sets a field that nothing reads."""
     with explaining(refused_value):
         config, changed = config_flags.config_from(values, presets)
     for name, why in unused_fields(config).items():
         if name in changed:
-            raise UserError(f"--{name} has no effect: {why}")
+            note(f"--{name} has no effect: {why}")
     return config
 
 

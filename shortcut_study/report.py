@@ -107,8 +107,8 @@ def curves(rows: list[dict]) -> Iterator[tuple[str, list[dict]]]:
             groups.setdefault((row["job"], row["learning_rate"]), []).append(row)
     for (job, rate), group in groups.items():
         if len(group) > 1:
-            name = re.sub(r"[^\w.-]+", "_", f"{job}, rate {rate:g}")
-            yield name, sorted(group, key=lambda row: row["epoch"])
+            label = f"{job}, rate {rate:g}" if rate != "" else job
+            yield re.sub(r"[^\w.-]+", "_", label), sorted(group, key=lambda row: row["epoch"])
 
 
 class Session(NamedTuple):

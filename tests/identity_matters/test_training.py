@@ -132,7 +132,7 @@ def test_tensorboard_holds_the_scalars_the_histograms_and_the_figure(short_run):
     scalars = {"loss/train", "optimizer/learning_rate", "speed/images_per_second", "norm/kernels_stage1"}
     assert scalars | {"error/train_top1", "error/train_top5", "error/test_top5"} <= set(tags["scalars"])
     assert "weights/stage2_block1_conv1" in tags["histograms"]
-    assert tags["images"] == ["pictures/convergence"]
+    assert tags["images"] == ["pictures/input_images", "pictures/convergence"]
     rows = read_metrics(short_run / "metrics.csv")
     assert [e.value for e in events.Scalars("error/test_top1")] == pytest.approx([r["test_top1_error"] for r in rows])
 

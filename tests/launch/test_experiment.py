@@ -194,7 +194,7 @@ def test_it_is_a_command(squares, monkeypatch, capsys):
     ):
         monkeypatch.setattr("sys.argv", ["squares", *flags])
         with pytest.raises(SystemExit) as ended:
-            launcher.command(main, {"": SquaresConfig()}, manual="Square numbers.")()
+            launcher.command(main, {"": SquaresConfig()}, manual="Square numbers.", run_dir="optional")()
         assert ended.value.code == code and words in " ".join("".join(capsys.readouterr()).split())
 
 

@@ -77,9 +77,8 @@ def test_the_eigenvalues_are_histograms(launch, tmp_path):
     data = study_data(config, load_images(config))
     network = ShortcutNetwork(data.x.shape[1], 6, 1)
     expected = np.linalg.eigvalsh(hessian(network, network.initialize("zero", 0), data.x, data.y, "tape"))
-    drawn = (
-        EventAccumulator(str(tmp_path / "run")).Reload().Histograms("eigenvalues/1-shortcut_zero_depth_6")[-1].histogram_value
-    )
+    events = EventAccumulator(str(tmp_path / "run")).Reload()
+    drawn = events.Histograms("eigenvalues/1-shortcut_zero_depth_6")[-1].histogram_value
     found = [drawn.num, drawn.min, drawn.max, drawn.sum, drawn.sum_squares]
     moments = [expected.min(), expected.max(), expected.sum(), np.sum(expected**2)]
     assert found == pytest.approx([len(expected), *moments], rel=1e-4)
