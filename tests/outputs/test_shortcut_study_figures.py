@@ -100,6 +100,8 @@ def told(tmp_path_factory):
     run_dir = tmp_path_factory.mktemp("made_up") / "study"
     begin(run_dir, config_of("shortcut_study", *MADE_UP), "shortcut_study", status="done", num_examples=4000)
     ref.write_table(run_dir / "results.csv", made_up_rows())
+    network = {"shortcut_depth": 1, "initialisation": "zero", "depth": 2}
+    ref.write_table(run_dir / "eigenvalues.csv", [network | {"eigenvalue": value} for value in (-1.0, 2.0)])
     study = finished("shortcut_study", run_dir, *MADE_UP)
     assert "is already finished" in study.out and len(study.figures) == 10
     return study.rows("results"), study.figures, *ref.markdown_tables(study.out)
