@@ -2,9 +2,9 @@
 
     python -m launch.shortcut_study --preset=smoke --run_dir=runs/fig5
 
-computes the data of Figure 5 (--figure=3, 4, 6, 7, 8, 9, 10 or 11 for another, `convolutional` for one that is
-not in the paper, `all` for all of them), draws it with the theory's predictions, and checks the paper's
-statements about it. Writes results.csv (a row for each point), results.md (each statement: holds or
+computes the data of Figure 5 (--figure=3, 4, 6, 7, 8, 9, 10 or 11 for another, `convolutional` for one
+that is not in the paper, `all` for all of them), draws it with the theory's predictions, and checks the
+paper's statements about it. Writes results.csv (a row for each point), results.md (each statement: holds or
 does not hold, with the numbers), PNGs and, for TensorBoard, the figures, the curves of the networks that it
 trains and, for Figure 5, histograms of eigenvalues (from eigenvalues.csv). --hparams adds the learning rates
 to TensorBoard's HParams page, also for a finished study. The smoke preset takes a minute, the paper's size
