@@ -24,6 +24,7 @@ API_INDEX = (ROOT / "docs" / "reference" / "api" / "index.md").read_text("utf-8"
 SECTIONS = ("start", "guides", "papers", "reference", "appendix")
 # Files of the repository that are pages, and where.
 ROOT_PAGES = {"README.md": "overview.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+FOR_CONTRIBUTORS = ("contributing.md", "guides/reliability.md", "changelog.md")
 # The pages that are made from source files, where links to these lead.
 SOURCE_PAGES = {
     "launch": "reference/commands/index.md",
@@ -62,6 +63,7 @@ def navigation(pages: list[str]) -> list:
     """Returns MkDocs's nav: the home, a section a folder, then what is about the project.
 
     Within a section the pages stand as docs/index.md first links them, and behind them those that it does not name.
+    FOR_CONTRIBUTORS are in the last group, wherever their files are.
     """
     links = [
         link.replace(".ipynb", ".md") for _, link, *_ in _LINK.findall((ROOT / "docs/index.md").read_text("utf-8"))
@@ -70,13 +72,14 @@ def navigation(pages: list[str]) -> list:
     ordered = sorted(pages, key=lambda page: (order.get(page, len(order)), page))
     nav: list = [{"Home": "index.md"}]
     for section in SECTIONS:
-        entries: list = [page for page in ordered if page.startswith(f"{section}/") and page.count("/") == 1]
+        own = [page for page in ordered if page.startswith(f"{section}/") and page.count("/") == 1]
+        entries: list = [page for page in own if page not in FOR_CONTRIBUTORS]
         for part, title in (("api", "API"), ("commands", "Commands")):
             names = re.findall(r"\]\((\w+)\.md\)", API_INDEX) if part == "api" else commands.launchers()
             below = [f"{section}/{part}/{name}.md" for name in ("index", *names)]
             entries += [{title: below}] if below[0] in pages else []
         nav.append({section.capitalize(): entries})
-    return [*nav, {"Project": [{"README": "overview.md"}, "contributing.md", "changelog.md"]}]
+    return [*nav, {"For contributors": [*FOR_CONTRIBUTORS, {"README": "overview.md"}]}]
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:

@@ -76,13 +76,9 @@ RUN_HERE: dict[str, str | dict[str, str]] = {
 _VENV = "python3 -m venv .venv && . .venv/bin/activate && pip install -e"
 RUN_ELSEWHERE: dict[str, tuple[str, ...]] = {
     "tests/test_readme.py::test_the_start_commands_work_in_a_fresh_clone": (
-        f"{_VENV} . && python -m launch.shortcut_study --preset=smoke --run_dir=runs/study",
         f"{_VENV} . && python -m launch.train --run_dir=runs/first",
-        "python -m launch.evaluate --saved_model=runs/first/saved_model",
-        'print(round(train(PRESETS["mnist"], "runs/first")["test_top1_error"], 3))',
     ),
     "tests/test_readme.py::test_a_snippet_of_the_readme_prints_what_stands_below_it": (
-        "print(f\"bound: {norm_bound(R, 20, 'paper'):.3f}, sharper: …",
         'print(curvature.spectrum(load("digits"), mnist_sample().train_images[:100], …',
     ),
     "tests/launch/test_images.py::test_the_guides_commands_train_on_a_folder_from_shipped_weights": (
