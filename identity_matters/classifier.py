@@ -19,7 +19,7 @@ import numpy as np
 
 from identity_matters.errors import UserError, first_line, note
 from identity_matters.fields import require
-from identity_matters.model import standardize, takes_raw_images
+from identity_matters.model import has_standardization, standardize
 from identity_matters.runs.files import read_json
 from identity_matters.runs.record import read_record
 from identity_matters.saved_model_signature import CLASS_NAMES_FILE, is_signed
@@ -96,7 +96,7 @@ def _network_classifier(network: keras.Model, path: str = "") -> Classifier:
     is_classifier = isinstance(given, tuple) and len(given) == 2 and len(keras.tree.flatten(network.outputs)) == 1
     numbers = f"the network {network.name!r} gives {_shapes(given)}, and not one number per class [n, classes]"
     require(is_classifier, f"{numbers}; give a model of that output alone: keras.Model(network.inputs, …)")
-    if not path and not takes_raw_images(network):
+    if not path and not has_standardization(network):
         note(f"the network {network.name!r} has no layer that scales images, so they are standardised for it")
     call = functools.partial(_call_on_raw, network)
     if keras.backend.backend() == "tensorflow":
@@ -141,7 +141,7 @@ def _shapes(value: Any) -> str:
 
 def _call_on_raw(network: keras.Model, images: Any) -> Any:
     """Returns the logits of images in 0–255."""
-    return network(images if takes_raw_images(network) else standardize(images), training=False)
+    return network(images if has_standardization(network) else standardize(images), training=False)
 
 
 def _saved_model_classifier(path: str) -> Classifier:

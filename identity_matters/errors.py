@@ -103,7 +103,7 @@ Rule = Callable[[Exception], Exception | None]  # the error to raise in place of
 
 
 @contextlib.contextmanager
-def explaining(*rules: Rule) -> Iterator[None]:
+def translate_errors(*rules: Rule) -> Iterator[None]:
     """Opens a context that raises, in place of an error, what the first rule makes of it that knows it."""
     try:
         yield
@@ -114,7 +114,7 @@ def explaining(*rules: Rule) -> Iterator[None]:
         raise
 
 
-def lack_of_memory(message: str) -> Rule:
+def out_of_memory_error(message: str) -> Rule:
     """Returns the rule that raises a UserError with this message where the memory of the machine or a GPU ran out."""
 
     def rule(error: Exception) -> Exception | None:
@@ -127,7 +127,7 @@ def lack_of_memory(message: str) -> Rule:
     return rule
 
 
-def unnamed_file(path: str, temporary: str | None = None) -> Rule:
+def add_filename(path: str, temporary: str | None = None) -> Rule:
     """Returns the rule by which OSErrors name a file in place of none, as on a full disk, or of one in a temporary."""
 
     def rule(error: Exception) -> Exception | None:
@@ -164,6 +164,6 @@ def unreadable_data(error: Exception) -> Exception | None:
     return UserError(match[1]) if match and not isinstance(error, UserError) else None
 
 
-def refused_value(error: Exception) -> Exception | None:
+def as_user_error(error: Exception) -> Exception | None:
     """The rule that turns the ValueError of a library function, called with what the user gave, into a UserError."""
     return UserError(str(error)) if isinstance(error, ValueError) and not isinstance(error, UserError) else None

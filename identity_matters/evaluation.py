@@ -20,7 +20,7 @@ from identity_matters.data.given import is_batched, read_batches
 from identity_matters.data.source import check_data_is_unchanged, note_data_location, open_source
 from identity_matters.errors import UserError, note
 from identity_matters.export import export
-from identity_matters.fields import converted, require
+from identity_matters.fields import coerce, require
 from identity_matters.optimization import is_among_highest
 from identity_matters.runs.record import Record, read_record
 
@@ -69,8 +69,8 @@ def evaluate(
     Raises:
       UserError: it is not a network of this project, the data do not fit it, or a number is out of range.
     """
-    max_examples = converted("max_examples", int, max_examples)
-    batch_size = converted("batch_size", int, batch_size)
+    max_examples = coerce("max_examples", int, max_examples)
+    batch_size = coerce("batch_size", int, batch_size)
     require(max_examples >= 0, f"max_examples must be at least 0, got {max_examples}")
     names = [field.name for field in dataclasses.fields(DataConfig)]
     unknown = ", ".join(set(data) - set(names))

@@ -149,7 +149,7 @@ def absolute_paths(config: Any) -> Any:
     return dataclasses.replace(config, **changes)
 
 
-def names_with(config: Any, rule: str, value: Any = ...) -> tuple[str, ...]:
+def fields_with_metadata(config: Any, rule: str, value: Any = ...) -> tuple[str, ...]:
     """Returns the names of the fields that have a rule, or this value of it, in a config and the configs in it."""
     rules = ((field.name, field.metadata.get(rule)) for field, _ in all_fields(config) if rule in field.metadata)
     return tuple(name for name, held in rules if value in (..., held))
@@ -176,7 +176,7 @@ def check_fields(config: Any) -> None:
     for field in dataclasses.fields(config):
         name = field.name
         rules = field.metadata
-        value = converted(name, field.type, getattr(config, name))
+        value = coerce(name, field.type, getattr(config, name))
         object.__setattr__(config, name, value)
         if get_origin(field.type) is Literal:
             choices = get_args(field.type)
@@ -197,7 +197,7 @@ def check_fields(config: Any) -> None:
         require(value > rules["above"] if "above" in rules else True, f"{name} must be positive, got {value}")
 
 
-def converted(name: str, wanted: Any, value: Any) -> Any:
+def coerce(name: str, wanted: Any, value: Any) -> Any:
     """Returns the value as the type of its field, or raises UserError where the value is ambiguous."""
     given = value
     wanted = get_origin(wanted) or wanted
@@ -209,7 +209,7 @@ def converted(name: str, wanted: Any, value: Any) -> Any:
         return value
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if wanted is tuple and isinstance(value, list | tuple | range):
-        return tuple(converted(name, int, item) for item in value)
+        return tuple(coerce(name, int, item) for item in value)
     if wanted is float and is_number:
         return float(value)
     if wanted is int and is_number and (not isinstance(value, float) or value.is_integer()):

@@ -141,7 +141,7 @@ def standardize(images: Any) -> Any:
     return centred / ops.maximum(stddev, num_values**-0.5)
 
 
-def taking_raw_images(network: keras.Model) -> keras.Model:
+def with_standardization(network: keras.Model) -> keras.Model:
     """Returns a copy of a network from standardised images to logits that takes images in 0–255, or of any other scale.
 
     The copy consists of Keras layers only and standardises the images itself. Images that are standardised already are
@@ -155,8 +155,8 @@ def taking_raw_images(network: keras.Model) -> keras.Model:
     return copy
 
 
-def takes_raw_images(network: keras.Model) -> bool:
-    """Returns whether a network takes images in 0–255: it is of `taking_raw_images`, or scales its images itself.
+def has_standardization(network: keras.Model) -> bool:
+    """Returns whether a network takes images in 0–255: it is of `with_standardization`, or scales its images itself.
 
     The latter do by a Rescaling or a Normalization of Keras, before any layer that is trained.
     """

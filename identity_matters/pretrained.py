@@ -22,7 +22,7 @@ import numpy as np
 from identity_matters import networks
 from identity_matters.config import ModelConfig
 from identity_matters.fields import require
-from identity_matters.model import taking_raw_images
+from identity_matters.model import with_standardization
 from identity_matters.presets import MODEL_PRESETS
 
 
@@ -77,7 +77,7 @@ def load(name: str, standardized: bool = True) -> keras.Model:
             scale = f"{variable.path}/scale"
             is_scaled = f"{variable.path}/scale" in weights
             variable.assign(weights[variable.path].astype(np.float32) * (weights[scale] if is_scaled else 1))
-    return taking_raw_images(network) if standardized else network
+    return with_standardization(network) if standardized else network
 
 
 def save(network: keras.Model, path: str, in_8_bits: bool = False) -> None:

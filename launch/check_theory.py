@@ -22,7 +22,7 @@ import os
 from collections.abc import Callable
 
 from identity_matters.data.digits import mnist_sample
-from identity_matters.errors import UserError, explaining, refused_value
+from identity_matters.errors import UserError, as_user_error, translate_errors
 from identity_matters.fields import check_fields, option, split_names
 from identity_matters.runs.job_table import Job
 from identity_matters.runs.tables import read_rows
@@ -64,7 +64,7 @@ def main(config: CheckConfig, run_dir: str | None = None) -> int:
         raise UserError("--draw needs a --run_dir, where the figures go")
     if config.claim:
         ids = [config.claim]
-        with explaining(refused_value):
+        with translate_errors(as_user_error):
             claims.claim_named(config.claim)
     else:
         ids = [] if config.draw else list(claims.CLAIMS)

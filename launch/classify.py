@@ -22,7 +22,7 @@ from launch import launcher, terminal, trained_run
 
 
 @dataclasses.dataclass(frozen=True)
-class ClassifyConfig(trained_run.ExportedNetwork):
+class ClassifyConfig(trained_run.NetworkFlags):
     """Which network to ask.
 
     Attributes:

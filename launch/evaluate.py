@@ -25,7 +25,7 @@ from launch import launcher, terminal, trained_run
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluateConfig(trained_run.ExportedNetwork):
+class EvaluateConfig(trained_run.NetworkFlags):
     """Which network to evaluate, and on which data.
 
     Attributes:

@@ -40,7 +40,7 @@ import shutil
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
-from identity_matters.errors import UserError, explaining, refused_value
+from identity_matters.errors import UserError, as_user_error, translate_errors
 from identity_matters.fields import option
 from identity_matters.runs.files import replacing
 from identity_matters.runs.job_table import Job, Progress
@@ -61,7 +61,7 @@ CHECKPOINT = "weights.npz"  # a copy of that of --at_step
 
 
 @dataclasses.dataclass(frozen=True)
-class SpectrumConfig(trained_run.SavedRun):
+class SpectrumConfig(trained_run.SavedRunFlags):
     """Which network, on which examples, and how accurately.
 
     Attributes:
@@ -183,7 +183,7 @@ class Spectra:
                     with replacing(kept) as temporary:
                         shutil.copyfile(checkpoint, temporary)
 
-            with explaining(refused_value):
+            with translate_errors(as_user_error):
                 if self._hessian is None:
                     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
                     options = {"gauss_newton": config.gauss_newton, "training": config.batch_moments}

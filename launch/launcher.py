@@ -21,11 +21,11 @@ from identity_matters.errors import (
     EXIT_CONTINUE,
     EXIT_ERROR,
     UserError,
-    explaining,
+    as_user_error,
     first_line,
-    lack_of_memory,
     note,
-    refused_value,
+    out_of_memory_error,
+    translate_errors,
 )
 from identity_matters.runs import signals
 from launch import config_flags, terminal
@@ -62,7 +62,7 @@ def run(
     logging.set_verbosity(logging.ERROR)  # TFDS's warnings would stand before the one line of an error
     values = config_flags.define(presets, has_run_dir=run_dir != "none")
     try:
-        with explaining(refused_value):  # absl's ValueErrors, as of --noNAME=false
+        with translate_errors(as_user_error):  # absl's ValueErrors, as of --noNAME=false
             rest = config_flags.parse(values, sys.argv)
         if values["help"].value:
             entries = config_flags.flag_entries(presets, values, describe_run_dir(run_dir, run_dir_text))
@@ -72,8 +72,8 @@ def run(
         elif rest and not takes_files:
             raise UserError(f"unexpected argument {rest[0]!r}; flags are written --name=value")
         else:
-            short = lack_of_memory("there is not enough memory, or ulimit allows too little")
-            with explaining(short, terminal.unusable_backend):
+            short = out_of_memory_error("there is not enough memory, or ulimit allows too little")
+            with translate_errors(short, terminal.unusable_backend):
                 arguments = [_config(values, presets, unused_fields)]
                 if run_dir != "none":
                     arguments.append(_run_dir(values["run_dir"].value, is_required=run_dir == "required"))
@@ -101,7 +101,7 @@ def describe_run_dir(run_dir: str = "required", text: str = "") -> str:
 
 def _config(values: flags.FlagValues, presets: dict[str, Any], unused_fields: Callable[[Any], dict[str, str]]) -> Any:
     """Returns the config that the flags give; a line names each flag that sets a field that nothing reads."""
-    with explaining(refused_value):
+    with translate_errors(as_user_error):
         config, changed = config_flags.config_from(values, presets)
     for name, why in unused_fields(config).items():
         if name in changed:

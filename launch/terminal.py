@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Iterator
 
-from identity_matters.errors import UserError, explaining
+from identity_matters.errors import UserError, translate_errors
 
 
 @contextlib.contextmanager
@@ -20,7 +20,7 @@ def silenced_stderr() -> Iterator[None]:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:
-        with explaining(unusable_backend):
+        with translate_errors(unusable_backend):
             yield
     finally:
         os.dup2(terminal, 2)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class ExportedNetwork:
+class NetworkFlags:
     """A network that a run exported, and how its answers are printed: what launch.evaluate and launch.classify take.
 
     Attributes:
@@ -52,7 +52,7 @@ class ExportedNetwork:
 
 
 @dataclasses.dataclass(frozen=True)
-class SavedRun(Checked):
+class SavedRunFlags(Checked):
     """A network at some step of its training, and its data: what launch.hessian_spectrum and near_identity measure.
 
     Attributes:
@@ -71,7 +71,7 @@ class SavedRun(Checked):
     npz: str = option("", path=True)
 
 
-def read_config(chosen: SavedRun, run_dir: str = "") -> TrainConfig:
+def read_config(chosen: SavedRunFlags, run_dir: str = "") -> TrainConfig:
     """Returns the config of a training run or, as far as the network and the data go, of a network that ships.
 
     A line says where the data of a run are read, unless `chosen` does. In run_dir what is measured will be written.
@@ -134,14 +134,14 @@ def first_examples(run_config: TrainConfig, count: int, split: Split = "train") 
     return images, labels, examples_summary(raw, labels, are_resized=run_config.data.image_size > 0)
 
 
-def load_model(config: TrainConfig, chosen: SavedRun, kept: str = "") -> "tuple[keras.Model, str]":
+def load_model(config: TrainConfig, chosen: SavedRunFlags, kept: str = "") -> "tuple[keras.Model, str]":
     """Returns the network, and the path of the checkpoint that its weights are from and that is not kept yet, or "".
 
     Networks that ship have the initial weights of seed 0, as they were trained.
 
     Args:
       config: TrainConfig. As `read_config` returns it.
-      chosen: SavedRun.
+      chosen: SavedRunFlags.
       kept: str. The path of a copy of the step's checkpoint, where there is one.
 
     Raises:
@@ -175,11 +175,11 @@ def load_model(config: TrainConfig, chosen: SavedRun, kept: str = "") -> "tuple[
 def _exported(config: TrainConfig, path: str) -> "keras.Model":
     """Returns the network in a run's model.keras as trained, on standardised images."""
     from identity_matters import networks
-    from identity_matters.model import takes_raw_images
+    from identity_matters.model import has_standardization
     from identity_matters.untrusted import load_network
 
     exported = load_network(path)
-    if not takes_raw_images(exported):
+    if not has_standardization(exported):
         return exported
     network = networks.build(config.model, config.seed)
     try:

@@ -15,7 +15,7 @@ from identity_matters.config import TrainConfig
 from identity_matters.convolutions import training_flops
 from identity_matters.data.folder import check_run_dir_outside_images
 from identity_matters.data.source import open_source
-from identity_matters.errors import UserError, explaining, table_error
+from identity_matters.errors import UserError, table_error, translate_errors
 from identity_matters.experiments import figures as experiment_figures
 from identity_matters.experiments.config import AblationConfig
 from identity_matters.experiments.variants import EXPERIMENTS, Variant, depths
@@ -183,7 +183,7 @@ def _open_table(path: str, config: AblationConfig) -> JobTable:
     """Returns the table of results; raises UserError where it has rows of variants that the config does not."""
     table = JobTable(path)
     names = [variant.name for variant in EXPERIMENTS[config.experiment]]
-    with explaining(table_error(path)):
+    with translate_errors(table_error(path)):
         keys = [(row["variant"], row["phase"], row["chosen_rate"], row["seed"]) for row in table.rows]
     unknown = {variant for variant, *_ in keys} - set(names)
     if unknown:

@@ -15,7 +15,7 @@ import stat
 from collections.abc import Iterator
 from typing import IO, Any, BinaryIO
 
-from identity_matters.errors import UserError, explaining, unnamed_file
+from identity_matters.errors import UserError, add_filename, translate_errors
 from identity_matters.fields import require
 
 MAX_TEXT_BYTES = 2**28
@@ -89,7 +89,7 @@ def replacing(path: str) -> Iterator[str]:
     """
     path = os.path.normpath(path)  # "saved_model/" has no name, and the temporary would lie inside it
     folder, name = os.path.split(path)
-    with explaining(unnamed_file(path, os.path.join(folder, ".tmp"))), temporary_folder(folder) as within:
+    with translate_errors(add_filename(path, os.path.join(folder, ".tmp"))), temporary_folder(folder) as within:
         temporary = os.path.join(within, name)  # whose end says what format it has
         yield temporary
         _flush(temporary, *pathlib.Path(temporary).rglob("*"))

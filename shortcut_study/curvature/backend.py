@@ -15,9 +15,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from identity_matters.errors import explaining
+from identity_matters.errors import translate_errors
 from shortcut_study.curvature.examples import Examples
-from shortcut_study.curvature.objective import Objective, flat, moved, parts_of
+from shortcut_study.curvature.objective import Objective, moved, parts_of, to_vector
 
 
 class Backend:
@@ -70,7 +70,7 @@ class Backend:
         objective = self.objective._replace(dtype="float64")
         return type(self)(objective, self.gauss_newton, self.precision, self.examples, in_parts=True)
 
-    def over(self, examples: Examples, scales: np.ndarray) -> "Backend":
+    def with_examples(self, examples: Examples, scales: np.ndarray) -> "Backend":
         """Returns the same over other examples."""
         other = copy.copy(self)
         other.examples = examples
@@ -86,7 +86,7 @@ class Backend:
         """Takes copies of a model's present values."""
         others = [(v, self.dtype if "float" in v.dtype else v.dtype) for v in model.non_trainable_variables]
         copies = [self.place(keras.ops.convert_to_numpy(variable), dtype) for variable, dtype in others]
-        weights = None if self.in_parts else self.place(flat(model.trainable_variables, self.dtype))
+        weights = None if self.in_parts else self.place(to_vector(model.trainable_variables, self.dtype))
         self.values = weights, copies
 
     def trace_products(self) -> None:
@@ -122,7 +122,7 @@ class Backend:
         with self.context():
             return function(*arguments)
 
-    def refused(self, error: Exception) -> Exception | None:
+    def translate_error(self, error: Exception) -> Exception | None:
         """The rule that turns what operations raise for examples that they do not take into a ValueError."""
         return None
 
@@ -131,7 +131,7 @@ class Backend:
         batches = self.examples.batches
         total = None
         for batch, scales in zip(batches, np.broadcast_to(self.scales, (len(batches), np.shape(self.scales)[-1]))):
-            with explaining(self.refused), self.context():
+            with translate_errors(self.translate_error), self.context():
                 part = function(w, self.values[1], *vectors, self.on_device(batch), self.place(scales))
                 total = part if total is None else keras.tree.map_structure(operator.add, total, part)
             self.on_batch()
@@ -157,7 +157,7 @@ class Backend:
         (x, y, *sample_weight) = batch
 
         def loss(outputs: list) -> Any:
-            with objective.at(w, others):
+            with objective.bind(w, others):
                 sums = objective.sums(x, y, objective.with_masks(outputs, like), *sample_weight)
             return sum(scales[i] * part.total for i, part in enumerate(sums))
 
@@ -165,7 +165,7 @@ class Backend:
 
     def outputs(self, w: Any, others: list, batch: tuple) -> tuple[list, Any]:
         """Returns the flat outputs of a batch in the objective's type, and the outputs as the model gives them."""
-        with self.objective.at(w, others):
+        with self.objective.bind(w, others):
             like = self.objective.outputs(batch[0])
             # New tensors: Keras's losses would go back from a softmax's outputs to its inputs, past these.
             return [keras.ops.cast(z, self.dtype) + 0 for z in keras.tree.flatten(like)], like

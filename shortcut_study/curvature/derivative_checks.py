@@ -76,12 +76,12 @@ def check(backend: Backend, is_default: bool) -> Checked:
     if not losses.counts.sum(0).all():
         raise UserError("the loss ignores all labels")
     sample = draw(backend)
-    ours = backend.over(sample, losses_over(backend, loss, sample).scales)
+    ours = backend.with_examples(sample, losses_over(backend, loss, sample).scales)
     point = np.array(convert_to_numpy(backend.values[0]))
     variables = backend.objective.model.trainable_variables
     exact, typical = _exact(backend, ours, point)
-    whole = backend.over(backend.examples, losses.batch_scales)
-    reference = (exact or backend).over(whole.examples, whole.scales)
+    whole = backend.with_examples(backend.examples, losses.batch_scales)
+    reference = (exact or backend).with_examples(whole.examples, whole.scales)
     line = line_along(point, compare_gradients(whole, typical), typical, variables)
     error = slope_error(reference, point, line)
     if error and exact is not None and exact is not backend:
@@ -91,7 +91,7 @@ def check(backend: Backend, is_default: bool) -> Checked:
     _require_derivative(error)
     del line
     check_loss(reference, point)
-    exact = exact and exact.over(sample, ours.scales)
+    exact = exact and exact.with_examples(sample, ours.scales)
     roundings = [_check_derivatives(ours, exact, point)]
     for shift in SHIFTS:
         near = _check_derivatives(ours, exact, _shifted(point, shift, variables))
@@ -127,7 +127,7 @@ def _exact(backend: Backend, ours: Backend, point: np.ndarray) -> tuple[Backend 
     if not backend.objective.draws or backend.dtype == "float64":
         try:
             exact = backend.exact()
-            sample = exact.over(ours.examples, ours.scales)
+            sample = exact.with_examples(ours.examples, ours.scales)
             return exact, norms_by_variable(sample.total(sample.gradient, sample.weights(point)), variables)
         except (TypeError, ValueError):
             pass

@@ -58,7 +58,7 @@ def lanczos(
     dtype: type = np.float64,
     out: np.ndarray | None = None,
     stop: Callable | None = None,
-    deflated: np.ndarray | None = None,
+    orthogonal_to: np.ndarray | None = None,
     scale: float = 0.0,
 ) -> Decomposition:
     """Returns `order` steps of symmetric Lanczos from a random vector, fully reorthogonalised.
@@ -76,13 +76,13 @@ def lanczos(
       seed: int or sequence of int. Of the starting vector, uniform on the sphere.
       dtype, out: float64, or float32; memory [≥ order, dim] of that type for the basis, None allocates it.
       stop: callable. Given the Ritz values so far after every fifth step; true ends it early. See `converged`.
-      deflated: [k, dim] of dtype, orthonormal rows, P the projection on them: (I − P)H(I − P) is decomposed.
+      orthogonal_to: [k, dim] of dtype, orthonormal rows, P the projection on them: (I − P)H(I − P) is decomposed.
       scale: float. Of H, where T's largest |entry| may be far smaller: what rounding and asymmetry are compared with.
 
     Raises:
       ValueError: an impossible order, or products that are not finite, not real, not [dim] or not symmetric.
     """
-    outside = np.empty((0, dim), dtype) if deflated is None else deflated
+    outside = np.empty((0, dim), dtype) if orthogonal_to is None else orthogonal_to
     most = dim - len(outside)
     require_counts(1, order=order)
     if order > most:

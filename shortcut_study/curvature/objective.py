@@ -28,7 +28,7 @@ MEANS = "sum_over_batch_size", "mean", "mean_with_sample_weight"
 COMPUTE_LOSS = "compute_loss"  # in place of a loss: the model's own method
 
 
-class Sum(NamedTuple):
+class LossSum(NamedTuple):
     """The loss of an output over a batch."""
 
     total: Any  # sum of its values, each times its sample weight
@@ -46,11 +46,11 @@ class Objective(NamedTuple):
     dtype: str  # in which all is computed
 
     @contextlib.contextmanager
-    def at(self, w: Any, others: Sequence) -> Iterator[keras.StatelessScope]:
+    def bind(self, w: Any, others: Sequence) -> Iterator[keras.StatelessScope]:
         """Context manager: the model's trained variables, flat or one by one in w, and its others have given values."""
         trained = self.model.trainable_variables
         values = [*zip(trained, parts_of(w, trained, ops)), *zip(self.model.non_trainable_variables, others)]
-        with computing_in(self.model, self.dtype), keras.StatelessScope(values, collect_losses=True) as scope:
+        with dtype_override(self.model, self.dtype), keras.StatelessScope(values, collect_losses=True) as scope:
             yield scope
 
     @property
@@ -69,22 +69,22 @@ class Objective(NamedTuple):
                 set_keras_mask(new, get_keras_mask(old))
         return keras.tree.pack_sequence_as(like, outputs)
 
-    def parts(self, w: Any, others: Sequence, batch: tuple) -> list[Sum]:
+    def parts(self, w: Any, others: Sequence, batch: tuple) -> list[LossSum]:
         """Returns the loss over a batch of each output that has one."""
         x, y, *sample_weight = batch
-        with self.at(w, others):
+        with self.bind(w, others):
             return self.sums(x, y, self.outputs(x), *sample_weight)
 
     def total(self, w: Any, others: Sequence, batch: tuple, scales: Any) -> Any:
         """Returns the sum of a batch's losses, those of each output times its scale."""
         return sum(scales[i] * part.total for i, part in enumerate(self.parts(w, others, batch)))
 
-    def sums(self, x: Any, y: Any, outputs: Any, sample_weight: Any = None) -> list[Sum]:
+    def sums(self, x: Any, y: Any, outputs: Any, sample_weight: Any = None) -> list[LossSum]:
         """Returns the loss of each output that has one, or one loss if it is the model's compute_loss."""
         if self.loss is COMPUTE_LOSS:
             count = ops.cast(ops.shape(keras.tree.flatten(x)[0])[0], self.dtype)
-            value = ops.cast(self.by_keras(x, y, outputs, sample_weight), self.dtype)
-            return [Sum(value * count, count, 1.0)]
+            value = ops.cast(self.keras_loss(x, y, outputs, sample_weight), self.dtype)
+            return [LossSum(value * count, count, 1.0)]
         names = list(outputs) if isinstance(outputs, dict) else getattr(self.model, "output_names", None)
         flat = _by_name(outputs, names, 1)
         names = names or list(map(str, range(len(flat))))
@@ -96,7 +96,7 @@ class Objective(NamedTuple):
                 raise UserError(f"output {name} has a loss and no labels")
         return [self._sum(get_loss(loss, y, z), y, z, *rest) for _, z, y, loss, *rest in rows if loss is not None]
 
-    def _sum(self, loss: keras.losses.Loss, labels: Any, outputs: Any, factor: Any, weight: Any) -> Sum:
+    def _sum(self, loss: keras.losses.Loss, labels: Any, outputs: Any, factor: Any, weight: Any) -> LossSum:
         """Returns the loss of an output: Loss.__call__ in the objective's type, without its division."""
         mask = get_keras_mask(outputs)
         y = ops.cast(labels, self.dtype)
@@ -128,9 +128,9 @@ class Objective(NamedTuple):
             values = values * weight
             if loss.reduction == "mean_with_sample_weight":
                 count = ops.sum(weight * _like(counted, values) if masks else weight)
-        return Sum(ops.sum(values), count, 1.0 if factor is None else float(factor))
+        return LossSum(ops.sum(values), count, 1.0 if factor is None else float(factor))
 
-    def by_keras(self, x: Any, y: Any, outputs: Any, sample_weight: Any = None) -> Any:
+    def keras_loss(self, x: Any, y: Any, outputs: Any, sample_weight: Any = None) -> Any:
         """Returns the loss of a batch as Keras's own code computes it, in its own type: compile's, or compute_loss.
 
         The mean is taken for every loss, and weight penalties are left out.
@@ -171,7 +171,7 @@ def _without_weight_penalties(model: keras.Model) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def computing_in(model: keras.Model, dtype: str) -> Iterator[None]:
+def dtype_override(model: keras.Model, dtype: str) -> Iterator[None]:
     """Context manager: a model's layers, inputs, losses and floating variables say that they are of a type.
 
     Values of that type that a StatelessScope maps to the variables then pass through the model without a cast, as those
@@ -266,7 +266,7 @@ def _overrides(model: keras.Model, name: str) -> bool:
     return getattr(type(model), name) is not getattr(keras.Model, name)
 
 
-def own_dtype(model: keras.Model) -> str:
+def weights_dtype(model: keras.Model) -> str:
     """Returns the type of a model's trained weights: float64 where any of them is, else float32."""
     return "float64" if "float64" in {variable.dtype for variable in model.trainable_variables} else "float32"
 
@@ -293,7 +293,7 @@ def unfit_examples(error: Exception) -> ValueError:
     return ValueError(f"the model or the loss does not take these examples: {first_reason(error)}")
 
 
-def flat(arrays: Sequence, dtype: str) -> np.ndarray:
+def to_vector(arrays: Sequence, dtype: str) -> np.ndarray:
     """Returns arrays of a backend one after the other, each row by row, in one vector of NumPy."""
     return np.concatenate([np.ravel(np.asarray(ops.convert_to_numpy(array), dtype)) for array in arrays])
 

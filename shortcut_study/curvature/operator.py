@@ -19,16 +19,16 @@ import keras
 import numpy as np
 import scipy.sparse.linalg
 
-from identity_matters.errors import UserError, explaining
+from identity_matters.errors import UserError, translate_errors
 from identity_matters.fields import require_counts
 from shortcut_study.curvature import checks, derivative_checks
 from shortcut_study.curvature.estimators import Diagonal, Trace, hutchinson, xdiag, xtrace
 from shortcut_study.curvature.examples import gathered
 from shortcut_study.curvature.landscapes import Landscape, losses_around
+from shortcut_study.curvature.measurement import MeasurementContext
 from shortcut_study.curvature.model_spectrum import Groups, ModelSpectrum, PartSpectra, part_row, parts, positions
-from shortcut_study.curvature.objective import COMPUTE_LOSS, Objective, first_reason, loss_name, loss_of, own_dtype
+from shortcut_study.curvature.objective import COMPUTE_LOSS, Objective, first_reason, loss_name, loss_of, weights_dtype
 from shortcut_study.curvature.quadrature import ORDER, deflated_quadrature
-from shortcut_study.curvature.watched import Watched
 
 BACKENDS = {name: f"shortcut_study.curvature.{name}_backend" for name in ("tensorflow", "jax", "torch")}
 PRECISIONS = "highest", "high", "default"
@@ -102,7 +102,7 @@ class Hessian:
             raise UserError(f"Hessian products need KERAS_BACKEND=tensorflow, jax or torch, got {name}")
         if precision not in PRECISIONS:
             raise UserError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
-        dtype = dtype or own_dtype(model)
+        dtype = dtype or weights_dtype(model)
         self.model = model
         self.on_batch = on_batch
         self.dtype = np.dtype(dtype).type
@@ -124,7 +124,7 @@ class Hessian:
         self.shape = (dim, dim)
         self.num_batches = len(self.examples.batches)
         self._backend = backend(self.objective, gauss_newton, precision, self.examples)
-        with explaining(self._backend.refused, _not_in_type(dtype)):
+        with translate_errors(self._backend.translate_error, _not_in_type(dtype)):
             checked = derivative_checks.check(self._backend, self.loss_is_default)
         self._backend.scales = checked.scales
         self._backend.on_batch = lambda: self.on_batch and self.on_batch()
@@ -216,11 +216,11 @@ class Hessian:
           progress: bool. Shows a bar.
           **accuracy: order, num_vectors, tolerance, seed, as for `quadrature.deflated_quadrature`.
         """
-        with Watched(self, path, progress) as watched:
-            measured = self._spectrum(watched, "", None, accuracy)
+        with MeasurementContext(self, path, progress) as measurement:
+            measured = self._spectrum(measurement, "", None, accuracy)
         matrix = "Gauss–Newton matrix" if self.gauss_newton else "Hessian"
         heading = f"{matrix} of the {self.loss_in_words} in {measured.dim:,} weights"
-        heading += f", {watched.num_products} Hessian-vector products"
+        heading += f", {measurement.num_products} Hessian-vector products"
         if not self.is_checked_by_differences:
             heading += ", not checked by differences"
         return measured._replace(heading=heading)
@@ -244,10 +244,12 @@ class Hessian:
         if method not in [*DIAGONALS]:
             raise UserError(f"method must be one of {', '.join(DIAGONALS)}, got {method!r}")
         require_counts(1, num_vectors=num_vectors)
-        with Watched(self, path, progress) as watched:
-            watched.plan("", num_vectors)
-            estimate = DIAGONALS[method](watched.product(), self.shape[0], num_vectors, dtype=self.dtype, **accuracy)
-            watched.plan("", estimate.num_vectors, is_final=True)
+        with MeasurementContext(self, path, progress) as measurement:
+            measurement.plan("", num_vectors)
+            estimate = DIAGONALS[method](
+                measurement.product(), self.shape[0], num_vectors, dtype=self.dtype, **accuracy
+            )
+            measurement.plan("", estimate.num_vectors, is_final=True)
         return estimate
 
     def trace(self, *, num_products: int = 60, seed: int = 0, path: Path = None, progress: bool = True) -> Trace:
@@ -256,9 +258,9 @@ class Hessian:
         Memory is ½ num_products + 4 vectors of its dimension; where there is less, the call is refused.
         """
         require_counts(4, num_products=num_products)
-        with Watched(self, path, progress) as watched:
-            watched.plan("", min(num_products, self.shape[0]))
-            return xtrace(watched.product(), self.shape[0], num_products, seed, self.dtype)
+        with MeasurementContext(self, path, progress) as measurement:
+            measurement.plan("", min(num_products, self.shape[0]))
+            return xtrace(measurement.product(), self.shape[0], num_products, seed, self.dtype)
 
     def per_layer(
         self, groups: Groups = "layer", *, path: Path = None, progress: bool = True, **accuracy: float
@@ -275,17 +277,23 @@ class Hessian:
         if not is_whole:
             raise UserError("per_layer takes a Hessian of all weights: give groups={name: variables}, not variables")
         chosen = parts(self.model, groups)
-        with Watched(self, path, progress) as watched:
+        with MeasurementContext(self, path, progress) as measurement:
             for name, entries in chosen.items():
-                watched.plan(name, min(accuracy.get("order", ORDER), len(entries)))
-            spectra = {name: self._spectrum(watched, name, entries, accuracy) for name, entries in chosen.items()}
+                measurement.plan(name, min(accuracy.get("order", ORDER), len(entries)))
+            spectra = {name: self._spectrum(measurement, name, entries, accuracy) for name, entries in chosen.items()}
         return PartSpectra([part_row(name, spectrum) for name, spectrum in spectra.items()])
 
-    def _spectrum(self, watched: Watched, name: str, entries: np.ndarray | None, accuracy: dict) -> ModelSpectrum:
+    def _spectrum(
+        self, measurement: MeasurementContext, name: str, entries: np.ndarray | None, accuracy: dict
+    ) -> ModelSpectrum:
         """Returns the spectrum of a diagonal block, or of the whole matrix."""
         dim = self.shape[0] if entries is None else len(entries)
-        options = {"dtype": self.dtype, "on_plan": functools.partial(watched.plan, name), "folder": watched.folder}
-        quadrature, vectors = deflated_quadrature(watched.product(name, entries), dim, **options | accuracy)
+        options = {
+            "dtype": self.dtype,
+            "on_plan": functools.partial(measurement.plan, name),
+            "folder": measurement.folder,
+        }
+        quadrature, vectors = deflated_quadrature(measurement.product(name, entries), dim, **options | accuracy)
         return ModelSpectrum(quadrature, dim, vectors)
 
     def landscape(
@@ -307,8 +315,8 @@ class Hessian:
             direction.
           seed, path, progress: Of random directions and of the iteration; as for `spectrum`, whose folder may be given.
         """
-        with Watched(self, path, progress, "losses and products") as watched:
-            return losses_around(self, watched, directions, span, points, seed)
+        with MeasurementContext(self, path, progress, "losses and products") as measurement:
+            return losses_around(self, measurement, directions, span, points, seed)
 
 
 def spectrum(model: keras.Model, x: Any, y: Any = None, loss: Any = None, **options: Any) -> ModelSpectrum:

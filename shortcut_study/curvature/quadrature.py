@@ -143,7 +143,7 @@ def deflated_quadrature(
     on_plan(taken + num_for_rest, False)
     # One step from a random vector v orthogonal to the basis: its diagonal is vᵀHv.
     seeds = ([seed, vector] for vector in range(long + 1, num_vectors + 1))
-    rest = [lanczos(mvp_fn, dim, 1, starts, dtype, deflated=first.basis).diagonal[0] for starts in seeds]
+    rest = [lanczos(mvp_fn, dim, 1, starts, dtype, orthogonal_to=first.basis).diagonal[0] for starts in seeds]
     probes = (first.diagonal.sum() + (dim - taken) * np.array(rest)) / dim
     # Gauss quadrature then integrates Gaussians of that σ to some 0.1 % of their height: the Chebyshev coefficients of
     # exp(−x²/2σ²) on an interval of length L fall below 0.1 % at degree 1.9 L/σ, and k nodes are exact up to 2k − 1.

@@ -54,7 +54,7 @@ class Backend(backend.Backend):
         with self.context(), second_derivatives():
             return function(*arguments)
 
-    def refused(self, error: Exception) -> Exception | None:
+    def translate_error(self, error: Exception) -> Exception | None:
         """The rule that turns what operations raise for examples that they do not take into a ValueError."""
         if "SymbolicGradient" in str(error):  # of a function without a gradient of its own, as in CTC
             return ValueError(
@@ -113,7 +113,7 @@ class Backend(backend.Backend):
         with self.context(), second_derivatives():
             # The scope keeps averages and generators as they are.
             with tf.GradientTape() as tape, keras.StatelessScope(collect_losses=True):
-                loss = scale * self.objective.by_keras(x, y, self.objective.outputs(x), *sample_weight)
+                loss = scale * self.objective.keras_loss(x, y, self.objective.outputs(x), *sample_weight)
             gradient = tape.gradient(loss, variables, unconnected_gradients=ZERO)
         return [keras.ops.convert_to_numpy(tf.convert_to_tensor(part)) for part in gradient]  # an embedding's: slices
 

@@ -20,7 +20,7 @@ from identity_matters.cluster import Cluster, from_environment, worker_addresses
 from identity_matters.config import TrainConfig
 from identity_matters.data.arrays import ArraySource
 from identity_matters.data.batches import ArrayBatches
-from identity_matters.errors import UserError, WorkerLost, explaining
+from identity_matters.errors import UserError, WorkerLost, translate_errors
 from identity_matters.replicated import all_reduce_before_clipping
 from identity_matters.runs.tables import read_metrics
 from launch.local_cluster import free_ports, tf_config
@@ -257,9 +257,9 @@ def test_workers_meet_past_a_proxy_and_with_different_numbers_of_devices_say_so_
 def test_other_devices_than_another_workers_are_no_lost_worker(difference):
     error = tf.errors.InternalError(None, None, f"Device /device:GPU:0 is joining a group with {difference}\n[[node]]")
     with pytest.raises(UserError, match="worker 1 has 2 device.s., another worker has .*CUDA_VISIBLE_DEVICES"):
-        with explaining(Cluster(Replicas(4), 1, 2).translate_error):
+        with translate_errors(Cluster(Replicas(4), 1, 2).translate_error):
             raise error
-    with pytest.raises(WorkerLost, match="^worker 1 "), explaining(Cluster(Replicas(4), 1, 2).translate_error):
+    with pytest.raises(WorkerLost, match="^worker 1 "), translate_errors(Cluster(Replicas(4), 1, 2).translate_error):
         raise tf.errors.InternalError(None, None, "the group has gone")
 
 

@@ -23,9 +23,9 @@ def test_a_lost_worker_and_a_loss_that_is_not_finite_are_said_in_one_line():
 @pytest.mark.parametrize(
     "rule, error, words",
     [
-        (errors.refused_value, ValueError("too large"), "too large"),
-        (errors.refused_value, errors.UserError("too large"), None),
-        (errors.refused_value, TypeError("no number"), None),
+        (errors.as_user_error, ValueError("too large"), "too large"),
+        (errors.as_user_error, errors.UserError("too large"), None),
+        (errors.as_user_error, TypeError("no number"), None),
         (errors.unreadable_data, RuntimeError("E at x: UserError: cannot read a.png: gone\nTraceback"), "a.png: gone"),
         (errors.unreadable_data, errors.UserError("UserError: cannot read a.png\n"), None),
         (errors.unreadable_data, RuntimeError("cannot read"), None),

@@ -18,7 +18,7 @@ from identity_matters.runs.record import read_record
 from identity_matters.runs.tables import read_metrics
 from identity_matters.starting_weights import freeze, load_matching_weights
 from identity_matters.untrusted import load_network
-from launch.trained_run import SavedRun, load_model
+from launch.trained_run import SavedRunFlags, load_model
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +145,7 @@ def test_a_run_begins_with_another_and_keeps_what_is_frozen(tiny_config, whole, 
     for variable in load_network(str(tmp_path / "run" / "model.keras")).variables:
         is_kept = variable.path.startswith(("stem", "stage1", "projection"))  # the projection is not trained at all
         assert np.array_equal(variable, expected[f"variable/{variable.path}"]) == is_kept, variable.path
-    initial, _ = load_model(tuned, SavedRun(str(tmp_path / "run"), at_step=0))
+    initial, _ = load_model(tuned, SavedRunFlags(str(tmp_path / "run"), at_step=0))
     for variable, other in zip(initial.variables, load_network(str(whole / "model.keras")).variables):
         np.testing.assert_array_equal(variable, other)
     monkeypatch.setattr("identity_matters.run.write_results", lambda *_: None)
@@ -183,10 +183,10 @@ def test_a_run_begins_again_with_the_weights_of_its_first_beginning(
     for later, reason in ((tiny_run, "has changed since the run began"), (None, "source")):
         put(later)
         assert reason in refused(begun_again)
-        assert reason in refused(load_model, tuned, SavedRun(str(run), at_step=0))
+        assert reason in refused(load_model, tuned, SavedRunFlags(str(run), at_step=0))
         assert read_config_json(run)["init_digest"] == digest
     put(whole)  # the same weights in another file
-    load_model(tuned, SavedRun(str(run), at_step=0))
+    load_model(tuned, SavedRunFlags(str(run), at_step=0))
     begun_again()
     assert read_config_json(run)["init_digest"] == digest and has_begun_as_before()
 
@@ -201,7 +201,7 @@ def test_a_source_from_another_folder_is_another_one(tiny_config, tiny_run, whol
     monkeypatch.chdir(tmp_path / "second")
     config = read_record("../first/run").config_as(TrainConfig())
     assert config.init_from == str(tmp_path / "first" / "source")
-    load_model(config, SavedRun("../first/run", at_step=0))
+    load_model(config, SavedRunFlags("../first/run", at_step=0))
     absolute = dataclasses.replace(tiny_config, init_from=config.init_from)
     assert training.train(absolute, "../first/run")["step"] == 4  # it is the same run
     assert "another config (old, new): init_from" in refused(

@@ -34,9 +34,9 @@ from identity_matters.model import (
     PRESETS,
     all_conv_resnet,
     check_image_shape,
+    has_standardization,
     standardize,
-    takes_raw_images,
-    taking_raw_images,
+    with_standardization,
 )
 from identity_matters.untrusted import load_network
 
@@ -233,8 +233,8 @@ def test_a_comparator_needs_nine_pixels_a_side():
 def test_a_network_that_takes_raw_images_standardises_them_itself(changes):
     network = networks.build(dataclasses.replace(SMALL, **changes))
     raw = np.random.default_rng(0).integers(0, 256, (3, *SMALL.image_shape)).astype(np.uint8)
-    copy = taking_raw_images(network)
-    assert takes_raw_images(copy) and not takes_raw_images(network)
+    copy = with_standardization(network)
+    assert has_standardization(copy) and not has_standardization(network)
     assert [variable.path for variable in copy.variables] == [variable.path for variable in network.variables]
     expected = network(standardize(raw), training=False)
     np.testing.assert_array_equal(copy(raw, training=False), expected)

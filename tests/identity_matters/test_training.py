@@ -19,7 +19,7 @@ from identity_matters import training
 from identity_matters.config import DataConfig, ModelConfig
 from identity_matters.data.batches import ArrayBatches
 from identity_matters.data.source import open_source
-from identity_matters.errors import UserError, explaining, lack_of_memory
+from identity_matters.errors import UserError, out_of_memory_error, translate_errors
 from identity_matters.evaluation import evaluate
 from identity_matters.model import all_conv_resnet, standardize
 from identity_matters.optimization import compile_model
@@ -348,7 +348,7 @@ def test_tensorflow_s_own_lack_of_memory_is_said_in_one_line(tmp_path, tiny_conf
 def test_other_errors_are_not_taken_for_lack_of_memory():
     full = tf.errors.ResourceExhaustedError(None, None, "/disk/file; No space left on device")
     for error in (full, ValueError("cannot allocate")):
-        with pytest.raises(type(error)), explaining(lack_of_memory("memory")):
+        with pytest.raises(type(error)), translate_errors(out_of_memory_error("memory")):
             raise error
-    with pytest.raises(UserError, match="^memory$"), explaining(lack_of_memory("memory")):
+    with pytest.raises(UserError, match="^memory$"), translate_errors(out_of_memory_error("memory")):
         raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8 bytes")  # as JAX says it

@@ -196,7 +196,7 @@ def test_the_spectrum_after_some_steps_is_of_the_weights_that_the_run_had_then(
 
     code, _, _ = launch(*few(run_dir, tmp_path / "first", "--at_step=0"))
     shutil.copytree(tiny_run, tmp_path / "untrained")
-    config = trained_run.read_config(trained_run.SavedRun(str(tiny_run)))
+    config = trained_run.read_config(trained_run.SavedRunFlags(str(tiny_run)))
     networks.build(config.model, config.seed).save(tmp_path / "untrained" / "model.keras")
     launch(*few(tmp_path / "untrained", tmp_path / "expected"))
     launch(*few(tiny_run, tmp_path / "trained"))
@@ -206,12 +206,12 @@ def test_the_spectrum_after_some_steps_is_of_the_weights_that_the_run_had_then(
 
 def test_data_are_where_the_run_had_them_or_where_flags_say(tmp_path):
     for step in (-1, 0):
-        chosen = trained_run.SavedRun(pretrained="digits", at_step=step, data_dir="/d", npz="/n.npz")
+        chosen = trained_run.SavedRunFlags(pretrained="digits", at_step=step, data_dir="/d", npz="/n.npz")
         data = trained_run.read_config(chosen).data
         assert (data.dataset, data.data_dir, data.npz) == ("mnist_sample", "/d", "/n.npz")
     begin(tmp_path / "of_npz", TrainConfig(data=DataConfig(npz="/own.npz", data_dir="/own")), status="done")
     for given, expected in (({}, ("/own", "/own.npz")), ({"data_dir": "/d", "npz": "/n.npz"}, ("/d", "/n.npz"))):
-        data = trained_run.read_config(trained_run.SavedRun(str(tmp_path / "of_npz"), at_step=0, **given)).data
+        data = trained_run.read_config(trained_run.SavedRunFlags(str(tmp_path / "of_npz"), at_step=0, **given)).data
         assert (data.data_dir, data.npz) == expected
 
 
@@ -220,7 +220,7 @@ def test_a_run_whose_npz_file_has_changed_is_refused(launch, tiny_run, digits_np
     shutil.copytree(tiny_run, run_dir)
     shutil.copy(digits_npz, own)
     edit(run_dir, {"npz": str(own)}, data_digest=npz_digest(str(own)))
-    assert trained_run.read_config(trained_run.SavedRun(str(run_dir))).data.npz == str(own)
+    assert trained_run.read_config(trained_run.SavedRunFlags(str(run_dir))).data.npz == str(own)
     with np.load(digits_npz) as arrays:
         np.savez(own, **dict(arrays) | {"train_labels": 9 - arrays["train_labels"]})
     code, _, err = launch(*flags(run_dir, tmp_path / "spectrum"))
@@ -275,7 +275,7 @@ def test_batches_are_normalised_by_their_own_moments_on_request(launch, tiny_run
     code, _, err = launch(*few(run_dir, tmp_path / "refused", "--at_step=0"))
     assert code == 1 and "stem_bn" in err and "--batch_moments" in err
     code, _, _ = launch(*few(run_dir, tmp_path / "own", "--at_step=0", "--batch_moments"))
-    config = trained_run.read_config(trained_run.SavedRun(str(run_dir)))
+    config = trained_run.read_config(trained_run.SavedRunFlags(str(run_dir)))
     model = networks.build(config.model, config.seed)
     for average in (variable for variable in model.variables if variable.name.startswith("moving_")):
         average.assign(average + 0.1)

@@ -44,7 +44,7 @@ def test_the_rest_stays_orthogonal_to_what_is_known_of_a_definite_matrix(dtype):
     """(I − P)H(I − P) has a 0 for each known vector, which must not come back as an eigenvalue far from all of H's."""
     values = np.linspace(0.1, 1, 70).astype(dtype)
     deflated = np.eye(70, dtype=dtype)[[0, -1]]
-    done = lz.lanczos(lambda v: values * v, 70, 60, 1, dtype, deflated=deflated, scale=1.0)
+    done = lz.lanczos(lambda v: values * v, 70, 60, 1, dtype, orthogonal_to=deflated, scale=1.0)
     assert np.abs(done.basis @ deflated.T).max() < 60 * np.finfo(dtype).eps
     assert lz.ritz(done).values[0] > 0.1
     assert found(values, dtype=dtype, num_vectors=1)[0].nodes.min() > 0.1 and done.rounding < 100 * np.finfo(dtype).eps
@@ -249,8 +249,10 @@ def test_a_deflated_iteration_is_that_of_the_projected_matrix():
     rest = np.eye(12) - directions.T @ directions
     eigenvalues = np.linalg.eigvalsh(rest @ h @ rest)
     eigenvalues = np.sort(np.delete(eigenvalues, np.abs(eigenvalues).argsort()[:3]))  # the three 0 of the directions
-    np.testing.assert_allclose(lz.ritz(lz.lanczos(lambda v: h @ v, 12, 9, deflated=directions)).values, eigenvalues)
-    assert "1–9, the dimension, got 10" in refused(lz.lanczos, lambda v: h @ v, 12, 10, deflated=directions)
+    np.testing.assert_allclose(
+        lz.ritz(lz.lanczos(lambda v: h @ v, 12, 9, orthogonal_to=directions)).values, eigenvalues
+    )
+    assert "1–9, the dimension, got 10" in refused(lz.lanczos, lambda v: h @ v, 12, 10, orthogonal_to=directions)
 
 
 def test_the_confidence_is_student_s_quantile():
@@ -290,4 +292,4 @@ def test_rounding_of_the_outer_eigenvalues_is_no_asymmetry_of_a_rest_that_is_far
     quadrature, _ = deflated_quadrature(lambda v: rounded @ v, 300, dtype=np.float32)
     assert quadrature.known[-1] == pytest.approx(10, rel=1e-5) and quadrature.rounding > 1e-6
     with pytest.raises(ValueError, match="mvp_fn is not symmetric"):
-        lz.lanczos(lambda v: rounded @ v, 300, 30, 1, np.float32, deflated=basis.T[-1:].astype(np.float32))
+        lz.lanczos(lambda v: rounded @ v, 300, 30, 1, np.float32, orthogonal_to=basis.T[-1:].astype(np.float32))

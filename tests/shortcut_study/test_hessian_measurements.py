@@ -13,7 +13,7 @@ import tqdm
 from hessian_cases import logits
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from identity_matters.runs.kept_products import KeptProducts
+from identity_matters.runs.product_cache import ProductCache
 from shortcut_study import curvature
 from shortcut_study.curvature import callback, quadrature, report
 from shortcut_study.curvature.callback import HessianCallback, eigenvalue_levels
@@ -167,7 +167,7 @@ def counting(calls, stop_at=None):
 
 def kept_quadrature(path, calls, stop_at=None, dtype=np.float32, problem="a"):
     product = counting(calls, stop_at)
-    product = product if path is None else KeptProducts(path, {"loss": [problem]}).of(product)
+    product = product if path is None else ProductCache(path, {"loss": [problem]}).wrap(product)
     return deflated_quadrature(product, 202, dtype=dtype)[0]
 
 
@@ -216,10 +216,10 @@ def test_a_product_that_the_disk_has_no_room_for_is_named(tmp_path, monkeypatch)
 
 
 def test_the_same_vector_in_another_matrix_is_another_product(tmp_path):
-    kept, vector = KeptProducts(tmp_path / "products", {}), np.ones(3)
-    assert kept.of(lambda v: v, "a")(vector).tolist() == [1, 1, 1]
-    assert kept.of(lambda v: 2 * v, "b")(vector).tolist() == [2, 2, 2]
-    assert kept.of(lambda v: 3 * v, "a")(vector).tolist() == [1, 1, 1]  # found
+    kept, vector = ProductCache(tmp_path / "products", {}), np.ones(3)
+    assert kept.wrap(lambda v: v, "a")(vector).tolist() == [1, 1, 1]
+    assert kept.wrap(lambda v: 2 * v, "b")(vector).tolist() == [2, 2, 2]
+    assert kept.wrap(lambda v: 3 * v, "a")(vector).tolist() == [1, 1, 1]  # found
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def test_losses_on_a_plane_are_those_of_a_numpy_network_and_the_quadratic_model_
     for found in (wide, narrow):
         exact = [[hessian_cases.numpy_loss(h.model, a * u + b * v) for b in found.positions] for a in found.positions]
         np.testing.assert_allclose(found.losses, exact, rtol=1e-12)
-        assert found.here == pytest.approx(hessian_cases.numpy_loss(h.model), rel=1e-12)
+        assert found.loss_at_weights == pytest.approx(hessian_cases.numpy_loss(h.model), rel=1e-12)
     errors = [np.abs(found.losses - found.quadratic).max() for found in (wide, narrow)]
     assert 0 < errors[1] < 2e-3 * errors[0]  # a thousandth, at a tenth of the distance
     line = h.landscape(u, span=0.2, points=5, progress=False)

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from identity_matters.runs.kept_products import KeptProducts
+from identity_matters.runs.product_cache import ProductCache
 
 LONG_SECONDS = 600  # of all products, at most, without a note
 
 
-class Watched:
+class MeasurementContext:
     """A context with the products of one measurement of a Hessian, which it counts in num_products.
 
     A path is that of a folder that keeps each product; `what` is what the bar, if it shows progress, says it counts.
@@ -34,12 +34,12 @@ class Watched:
         # Beside the products, so that a file for a basis lies on the same disk.
         self.folder = None if path is None else os.path.dirname(os.path.abspath(path))
         self._plans: dict[str, tuple[int, bool]] = {}
-        self._kept = None if path is None else KeptProducts(path, operator.problem(), operator.rounding)
+        self._kept = None if path is None else ProductCache(path, operator.problem(), operator.rounding)
         # The total is the most that it can be until the iteration knows better: it shrinks, and the bar ends at 100 %.
         # It shows from the first product on, as compiling is no product's time.
         self._bar = tqdm(desc=what, unit="batch", dynamic_ncols=True, disable=not progress, delay=0.01)
 
-    def __enter__(self) -> "Watched":
+    def __enter__(self) -> "MeasurementContext":
         self._before = self._operator.on_batch
         self._operator.on_batch = self._count
         return self
@@ -79,7 +79,7 @@ class Watched:
     def kept(self, function: Callable, name: str, num_passes: int = 1) -> Callable:
         """Returns a function from a vector to one of its size, kept by name; it passes over the examples as often."""
         steps = num_passes * self._operator.num_batches
-        return function if self._kept is None else self._kept.of(function, name, lambda: self._bar.update(steps))
+        return function if self._kept is None else self._kept.wrap(function, name, lambda: self._bar.update(steps))
 
     def plan(self, name: str, num_products: int, is_final: bool = False) -> None:
         """Shows how many products a measurement takes, or losses; an upper limit unless final."""

@@ -19,7 +19,7 @@ PROBLEM = "problem.json"
 ROUNDING = {"float32": 1e-5, "float64": 1e-12}  # of a product's norm, on other devices or threads
 
 
-class KeptProducts:
+class ProductCache:
     """A folder in which each product is as soon as it is finished, so that it is not computed again.
 
     The problem is what the products depend on besides the vector: lists of arrays and text, by what they are. Rounding
@@ -37,7 +37,7 @@ class KeptProducts:
             self._files = self._find()
         self._is_checked = not self._files
 
-    def of(self, mvp_fn: Callable, name: str = "", on_found: Callable = lambda: None) -> Callable:
+    def wrap(self, mvp_fn: Callable, name: str = "", on_found: Callable = lambda: None) -> Callable:
         """Returns mvp_fn(v [dim]) -> Hv [dim] of a named matrix, which computes no product that is in the folder.
 
         But the first, as digests say little of what a model and a loss compute: ValueError where it is another.
