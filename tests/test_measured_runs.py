@@ -15,7 +15,7 @@ RECORDS = sorted(RUNS.glob("*/config.json"))
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda path: path.parent.name)
-def test_the_config_of_a_training_run_is_that_of_its_command_and_names_no_folder_of_a_machine(record):
+def test_training_run_s_config_is_its_command_s_and_names_no_local_folder(record):
     contents = json.loads(record.read_text())
     if contents["kind"] == "train":
         presets = train.cli.keywords["presets"]

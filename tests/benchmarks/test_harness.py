@@ -80,7 +80,7 @@ def test_a_ratio_is_that_of_the_first_to_the_second_in_each_round():
     assert harness.ratios([2.0, 9.0], [1.0, 3.0]) == [2.0, 3.0]
 
 
-def test_a_report_has_a_ratio_where_a_row_has_both_and_a_dash_where_it_lacks_a_column(capsys):
+def test_report_prints_a_dash_for_a_missing_column_and_a_ratio_otherwise(capsys):
     rows = {
         "a": {"sweep": [0.5, 0.25], "loop": [2.0, 0.1], "peer": [4.0, 4.0], harness.OTHERS: [0.5, 0.5]},
         "b": {"sweep": [0.5, 0.5], "loop": [2.0, 2.0]},

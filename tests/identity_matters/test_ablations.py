@@ -70,7 +70,7 @@ def test_the_optimiser_of_a_variant_is_that_of_its_name_whatever_the_preset():
                 assert optimizer == ("keras_momentum" if "SGD" in variant.name else "muon"), (preset, variant.name)
 
 
-def test_the_rate_is_chosen_on_held_out_images_and_the_seeds_are_tested_on_the_others(small, tmp_path):
+def test_learning_rate_is_chosen_on_held_out_images_and_seeds_use_the_test_images(small, tmp_path):
     config, calls = small
     rows = ablations.run_ablations(config, str(tmp_path / "run"))
     searched, tested = calls[:3], calls[3:]
@@ -95,7 +95,7 @@ def test_the_rate_is_chosen_on_held_out_images_and_the_seeds_are_tested_on_the_o
         ((1.0, 2.0), "0.25 (0.25, 0.5, 1, 2, all diverged)"),
     ],
 )
-def test_a_search_goes_two_rates_beyond_its_grid_and_what_may_not_be_the_best_is_marked(
+def test_search_extends_two_rates_beyond_its_grid_and_marks_a_doubtful_best_rate(
     small, tmp_path, monkeypatch, capsys, rates, chosen
 ):
     config, calls = small
@@ -155,7 +155,7 @@ def test_steps_are_whole_calls_into_the_compiled_program():
         assert ablations._plan(variant, base, config).tests[0].train_steps == whole
 
 
-def test_strides_are_of_the_data_s_images_and_leave_no_run_directory_where_they_do_not_fit(tmp_path, digits_npz):
+def test_strides_that_do_not_fit_the_images_leave_no_run_directory(tmp_path, digits_npz):
     stem = dataclasses.replace(AblationConfig().train.model, stem_stride=3)
     data = DataConfig(npz=str(digits_npz), validation_examples=20)
     base = dataclasses.replace(AblationConfig().train, model=stem, data=data)
@@ -324,9 +324,7 @@ def test_rows_of_no_variant_are_refused_by_what_is_compared(tmp_path):
         assert refused(ablations._open_table, str(path), AblationConfig(**fields)).endswith(words)
 
 
-def test_an_interrupted_experiment_draws_what_there_is_and_goes_on_without_losing_it(
-    small, tmp_path, monkeypatch, capsys
-):
+def test_interrupted_experiment_draws_its_finished_runs_and_resumes_with_them(small, tmp_path, monkeypatch, capsys):
     config, calls = small
     path, whole = str(tmp_path / "run" / "results.csv"), training.train
 

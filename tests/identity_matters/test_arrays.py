@@ -385,7 +385,7 @@ def of_values(*values, dtype=np.float32):
         (np.zeros((2, 6, 4), np.uint8), [0] * 48),
     ],
 )
-def test_images_to_evaluate_on_are_bytes_or_floats_of_one_of_two_ranges_with_channels_last(images, taken):
+def test_evaluation_images_are_bytes_or_floats_in_one_of_two_ranges_channels_last(images, taken):
     labels = np.zeros(len(images), int)
     if isinstance(taken, str):
         assert taken in refused(arrays.as_examples, images, labels)

@@ -166,7 +166,7 @@ def test_the_batch_size_does_not_change_the_order_of_the_examples():
     )
 
 
-def test_augmentation_leaves_the_order_alone_and_without_padding_and_flips_images_are_not_moved():
+def test_augmentation_keeps_the_order_and_without_padding_and_flips_moves_no_image():
     np.testing.assert_array_equal(plan_batch(2, 9, 16, 50)[:, 0], plan_batch(2, 9, 16, 50, 4, True)[:, 0])
     assert not plan_batch(2, 9, 16, 50)[:, 1:].any()
     assert not plan_batch(2, 9, 16, 50, crop_padding=4)[:, 3].any()

@@ -157,7 +157,7 @@ def test_sigterm_at_an_evaluation_that_has_no_checkpoint_saves_one(short, short_
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("without_results")
-def test_steps_per_execution_makes_a_hook_of_several_updates_and_gives_the_same_weights(short, short_run, tmp_path):
+def test_steps_per_execution_groups_updates_in_one_hook_and_keeps_the_weights(short, short_run, tmp_path):
     log = Log()
     several = dataclasses.replace(short, steps_per_execution=2, checkpoint_every=6)
     training.train(several, tmp_path / "run", callbacks=[log])
@@ -279,9 +279,7 @@ class StopAtOnce(keras.callbacks.Callback):
 
 
 @pytest.mark.usefixtures("without_results")
-def test_a_callback_that_stops_as_the_run_begins_gets_one_update_as_in_keras_in_a_process_without_streams(
-    tiny_config, tmp_path, monkeypatch
-):
+def test_callback_that_stops_at_the_beginning_gets_one_update_as_in_keras(tiny_config, tmp_path, monkeypatch):
     """sys.stdout and sys.stderr are None under pythonw and in some daemons; run_dir may be bytes."""
     monkeypatch.setattr("sys.stdout", None)
     monkeypatch.setattr("sys.stderr", None)

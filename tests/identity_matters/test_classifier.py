@@ -31,7 +31,7 @@ def test_logits_are_those_of_moving_averages_and_without_dropout(name):
     assert np.abs(in_training - expected).max() > 0.01 * np.abs(expected).max()
 
 
-def test_a_network_of_a_file_takes_as_many_images_as_a_gigabyte_holds_and_nothing_is_said(tmp_path, monkeypatch, capfd):
+def test_network_file_gets_as_many_images_as_fit_in_a_gigabyte_and_prints_nothing(tmp_path, monkeypatch, capfd):
     networks.build(TINY).save(tmp_path / "model.keras")
     assert load_classifier(tmp_path).max_batch == 2**28 // (12 * 12 * 4)  # the stem's outputs
     monkeypatch.setattr(classifier, "_MAX_OUTPUTS", 100)

@@ -127,7 +127,7 @@ def test_a_checkpoint_that_cannot_be_read_now_is_not_damaged(half, tiny_config, 
     assert restoring(tmp_path) == 3
 
 
-def test_checkpoints_of_later_steps_and_folders_of_that_name_do_not_cost_the_new_ones(tmp_path):
+def test_checkpoints_of_later_steps_and_folders_so_named_do_not_cost_the_new_ones(tmp_path):
     (tmp_path / "step_00000001.npz").mkdir()
     for step in range(50, 54):
         save(tmp_path, step, ARRAYS, named=step + 100)

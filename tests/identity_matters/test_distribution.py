@@ -97,7 +97,7 @@ def test_under_jax_a_process_shares_its_batches_among_its_devices(monkeypatch, n
 
 
 @pytest.mark.parametrize("gpus, way", [([], "RING"), (["GPU:0", "GPU:1"], "NCCL")])
-def test_two_processes_train_on_all_devices_and_the_chief_waits_half_a_minute_for_the_other(monkeypatch, gpus, way):
+def test_two_processes_use_all_devices_and_the_chief_waits_half_a_minute(monkeypatch, gpus, way):
     context, waited = tf_context.context(), []
 
     def strategy(communication_options):
@@ -234,7 +234,7 @@ except ValueError as error:
 
 
 @pytest.mark.slow
-def test_workers_meet_past_a_proxy_and_with_different_numbers_of_devices_say_so_on_each():
+def test_workers_connect_past_a_proxy_and_report_different_numbers_of_devices():
     """gRPC would take the proxy of the environment for 127.0.0.1 too; nobody listens on its port."""
     addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
     proxies = dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:9")
@@ -263,7 +263,7 @@ def test_other_devices_than_another_workers_are_no_lost_worker(difference):
         raise tf.errors.InternalError(None, None, "the group has gone")
 
 
-def test_the_workers_together_see_the_batches_that_one_would_and_every_test_image_once():
+def test_workers_together_see_the_batches_of_one_worker_and_every_test_image_once():
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (30, 4, 4, 1), np.uint8)
     labels = {"train": np.arange(30, dtype=np.int32), "test": np.arange(11, dtype=np.int32)}

@@ -76,9 +76,7 @@ def serve(path, images) -> dict[str, np.ndarray]:
     return {name: value.numpy() for name, value in outputs.items()}
 
 
-def test_the_saved_model_gives_bitwise_the_logits_of_the_network_for_raw_images_and_their_softmax(
-    tiny_run, exported, digits
-):
+def test_saved_model_returns_bitwise_the_network_s_logits_and_their_softmax(tiny_run, exported, digits):
     network, outputs = keras.saving.load_model(tiny_run / "model.keras"), serve(exported, digits)
     logits = outputs["logits"]
     np.testing.assert_array_equal(logits, network(digits))
@@ -87,7 +85,7 @@ def test_the_saved_model_gives_bitwise_the_logits_of_the_network_for_raw_images_
     np.testing.assert_allclose(outputs["probabilities"], exponentials / exponentials.sum(1, keepdims=True), rtol=1e-5)
 
 
-def test_a_normalised_network_of_mixed_precision_is_exported_as_it_answers_in_inference(tiny_config, digits, tmp_path):
+def test_batch_normalised_mixed_precision_network_is_exported_in_inference_mode(tiny_config, digits, tmp_path):
     network = all_conv_resnet(dataclasses.replace(tiny_config.model, use_batch_norm=True, mixed_precision=True))
     for _ in range(2):  # the second replaces the first
         export(network, str(tmp_path / "saved_model"))
@@ -165,9 +163,7 @@ def nines(images, labels):
         (lambda *arrays: [tf.constant(arrays[0]), arrays[1]], [40, (40, 40)]),  # no list of two batches
     ],
 )
-def test_batches_come_in_many_forms_and_the_progress_bar_has_a_total_where_there_is_one(
-    pixel_model, ranked, bar, data, totals
-):
+def test_batches_come_in_many_forms_and_the_progress_bar_has_a_known_total(pixel_model, ranked, bar, data, totals):
     found = trusted(pixel_model, data(*ranked[:2]), progress=True, batch_size=40)
     assert bar == totals and found == trusted(pixel_model, ranked[:2])
 
@@ -213,7 +209,7 @@ def test_without_a_data_set_those_of_the_run_are_used_and_its_errors_found_again
     assert "resized" not in capfd.readouterr().err
 
 
-def test_the_npz_file_of_a_run_is_found_from_elsewhere_and_must_be_the_one_trained_on(
+def test_npz_file_of_a_run_is_found_from_elsewhere_and_must_be_the_training_file(
     tmp_path, tiny_run, tiny_config, digits_npz, monkeypatch
 ):
     shutil.copytree(tiny_run, run := tmp_path / "run")
@@ -315,7 +311,7 @@ def test_a_network_that_scales_its_images_itself_gets_them_as_they_are(first, fo
 
 
 @pytest.mark.parametrize("first", [[], [keras.layers.ZeroPadding2D(1)]])
-def test_a_network_that_does_not_scale_its_images_gets_standardised_ones_which_a_line_says(first, capfd):
+def test_network_without_its_own_scaling_gets_standardised_images_and_a_note(first, capfd):
     network, data = scaled(*first), mnist_sample()
     logits = network(standardize(data.test_images), training=False)
     assert evaluate(network, (data.test_images, np.argmax(logits, 1)))["top1_error"] == 0
@@ -410,7 +406,7 @@ def test_images_of_another_size_are_resized_which_a_line_says(tiny_config, digit
     assert capsys.readouterr().err.endswith("note: mnist_sample: images of 28x28 pixels are resized to 20x20\n")
 
 
-def test_a_network_is_evaluated_again_and_again_without_a_warning_with_the_weights_of_now(
+def test_repeated_evaluation_uses_the_current_weights_without_a_warning(
     tiny_config, digits, tmp_path, caplog, monkeypatch
 ):
     detectors = polymorphic_function._FrequentTracingDetectorManager()  # those of this process warn twice and no more

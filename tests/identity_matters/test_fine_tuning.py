@@ -61,9 +61,7 @@ def test_a_finished_run_goes_on_longer_to_the_bits_of_the_longer_run(tiny_config
         ("piecewise", (3,), {"train_steps": 3}, ()),
     ],
 )
-def test_what_may_differ_in_a_longer_run_is_what_the_updates_so_far_do_not_depend_on(
-    schedule, old_drops, changes, fields
-):
+def test_longer_run_may_change_only_what_earlier_updates_do_not_depend_on(schedule, old_drops, changes, fields):
     old = TrainConfig(train_steps=4, schedule=schedule, decay_steps=old_drops)
     new = dataclasses.replace(old, **{"train_steps": 8} | changes)
     assert new.resumable_changes(dataclasses.asdict(old)) == fields

@@ -42,7 +42,7 @@ def test_a_network_of_equal_logits_is_wrong_everywhere_in_training_as_in_evaluat
     assert evaluate(network, (images, labels)) == {"top1_error": 1.0, "top5_error": 1.0, "num_examples": 12}
 
 
-def test_the_metrics_are_the_cross_entropy_and_the_shares_of_labels_among_the_highest_and_the_five_highest():
+def test_metrics_are_the_cross_entropy_and_the_top_1_and_top_5_fractions():
     network = all_conv_resnet(SMALL)
     compile_model(network, TrainConfig(SMALL))
     images, labels = RNG.standard_normal((100, 8, 8, 1)).astype(np.float32), np.arange(100) % 10

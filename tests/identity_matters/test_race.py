@@ -64,7 +64,7 @@ def test_of_commands_of_different_configs_one_runs_and_config_json_is_its(tmp_pa
     assert set(won) == set(seeds)
 
 
-def test_a_run_that_begins_between_two_looks_at_its_directory_is_a_run_and_no_file_of_others(tmp_path, monkeypatch):
+def test_run_that_begins_between_two_directory_checks_is_a_run_not_a_foreign_file(tmp_path, monkeypatch):
     """Whatever is looked at first, names or config.json, the run of another command begins right after that look."""
     path, looks = tmp_path / "run", []
 

@@ -29,7 +29,7 @@ def sample() -> MnistSample:
     return mnist_sample()
 
 
-def test_the_embedded_sample_has_400_training_and_100_other_test_digits_of_each_class(sample):
+def test_embedded_sample_has_400_training_and_100_test_digits_per_class(sample):
     assert (sample.train_images.shape, sample.test_images.shape) == ((4000, 28, 28, 1), (1000, 28, 28, 1))
     assert (sample.train_images.dtype, sample.train_labels.dtype) == (np.uint8, np.int32)
     assert np.bincount(sample.train_labels).tolist() == [400] * 10

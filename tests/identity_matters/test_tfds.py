@@ -279,7 +279,7 @@ def test_a_streamed_window_is_resized_to_the_image_size(jpeg):
 
 
 @pytest.mark.slow
-def test_a_streamed_run_reports_the_test_cross_entropy_of_the_network_that_it_leaves(png, tmp_path, monkeypatch):
+def test_streamed_run_reports_the_test_cross_entropy_of_its_final_network(png, tmp_path, monkeypatch):
     monkeypatch.setattr(base_module, "MAX_BYTES_IN_MEMORY", 1000)
     model = ModelConfig(stem_width=2, widths=(2, 4), blocks_per_stage=(1, 1))
     config = TrainConfig(model, png, train_steps=2, learning_rate=1e-3, crop_padding=0, batch_size=5, decay_steps=())
@@ -302,7 +302,7 @@ def many(tmp_path_factory) -> DataConfig:
     return DataConfig("identity_many", path)
 
 
-def test_the_first_examples_of_a_set_of_several_files_are_the_same_whether_all_are_read_or_they_alone(many):
+def test_first_examples_in_several_files_are_the_same_however_many_are_read(many):
     whole = load(many).train_labels
     assert sorted(whole) == list(range(IdentityMany.NUM_TRAIN))
     np.testing.assert_array_equal(load(dataclasses.replace(many, train_examples=50)).train_labels, whole[:50])
@@ -423,7 +423,7 @@ def test_an_error_of_reading_is_said_in_one_line(png, error, reason):
     assert refused(fail) == f"cannot read identity_tiny_png in {png.data_dir}/identity_tiny_png/1.0.0: {reason}"
 
 
-def test_a_set_that_does_not_fit_in_memory_is_shortened_though_its_labels_are_not_read(png, monkeypatch):
+def test_set_larger_than_memory_is_shortened_without_reading_its_labels(png, monkeypatch):
     monkeypatch.setattr("identity_matters.data.tfds.MAX_BYTES_IN_MEMORY", 1000)
     source = open_source(dataclasses.replace(png, train_examples=9))
     assert source.num("train") == 9 and source._source.labels("train") is None

@@ -153,7 +153,7 @@ def interrupt(monkeypatch, config, run_dir, step) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("without_results")
-def test_a_run_that_is_ended_twice_or_whose_newest_checkpoint_is_damaged_ends_bit_identical(
+def test_run_stopped_twice_or_with_a_damaged_newest_checkpoint_ends_bit_identical(
     short, tmp_path, short_run, monkeypatch
 ):
     """It ends between two evaluations, and between a checkpoint and its evaluation."""

@@ -137,7 +137,7 @@ def test_one_claim_says_what_is_compared_with_what_and_what_slack_is(launch):
     assert all(number in out for number in numbers)
 
 
-def test_the_memorising_networks_have_the_first_500_digits_and_every_figure_the_seed():
+def test_memorising_networks_use_the_first_500_digits_and_every_figure_the_seed():
     digits, experiments = mnist_sample(), check_theory._experiments(7)
     assert experiments.keys() == figures.EXPERIMENTS.keys()
     assert {experiment.keywords["seed"] for experiment in experiments.values()} == {7}

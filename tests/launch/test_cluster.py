@@ -166,7 +166,7 @@ def test_a_folder_of_somebody_is_refused_and_left_as_it_was(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
-def test_workers_on_this_machine_train_with_the_flags_of_the_config_and_no_keras_optimizer(tmp_path, monkeypatch):
+def test_local_workers_train_with_the_config_s_flags_and_without_a_keras_optimizer(tmp_path, monkeypatch):
     monkeypatch.setattr(local_cluster, "run_job", lambda *given: given)
     config, run_dir = config_of("cluster", "--num_workers=4", "--seed=5", "--max_restarts=7"), str(tmp_path / "run")
     (command, *rest), again = (cluster.main(config, run_dir) for _ in range(2))  # where the directory is, too

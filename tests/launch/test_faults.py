@@ -63,7 +63,7 @@ def pair(tmp_path_factory):
     return undisturbed(tmp_path_factory.mktemp("pair"), "cluster", *PAIR)
 
 
-def test_a_run_that_is_stopped_out_of_disk_and_killed_again_and_again_ends_bit_identical(tmp_path, alone):
+def test_run_stopped_out_of_disk_and_killed_repeatedly_ends_bit_identical(tmp_path, alone):
     reference, first, whole = alone
     run_dir, flags = tmp_path / "run", ["--checkpoint_every=20"]
     save_on_sigterm(run_dir, flags)
@@ -204,7 +204,7 @@ def test_a_port_that_is_taken_is_one_line(tmp_path):
     assert addresses[0] in log_of(tmp_path / "run0") and log_of(tmp_path / "run0").count("\n") == 1
 
 
-def test_a_run_that_a_callback_ended_is_completed_by_several_workers_without_training_on(tmp_path, launch, monkeypatch):
+def test_run_that_a_callback_ended_is_completed_by_workers_without_more_training(tmp_path, launch, monkeypatch):
     class Stop(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
             self.model.stop_training = True

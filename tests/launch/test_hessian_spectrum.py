@@ -62,9 +62,7 @@ def test_a_run_prints_the_eigenvalues_and_leaves_its_files(tiny_spectrum, tiny_r
     assert np.trapezoid(heights, grid) == pytest.approx(1, abs=1e-4)
 
 
-def test_the_same_command_again_prints_the_same_and_computes_nothing_and_another_is_refused(
-    tiny_spectrum, tiny_run, launch
-):
+def test_repeated_command_prints_the_same_without_computing_and_another_is_an_error(tiny_spectrum, tiny_run, launch):
     before = {path: path.stat().st_mtime_ns for path in tiny_spectrum.glob("*.csv")}
     code, out, _ = launch(*flags(tiny_run, tiny_spectrum))
     printed = tiny_spectrum.with_suffix(".out").read_text()
@@ -84,7 +82,7 @@ def test_a_run_killed_after_its_last_table_says_no_time_that_nobody_measured(tin
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_continues_after_the_last_finished_product_to_the_same_results(
+def test_interrupted_run_resumes_after_the_last_finished_product_with_equal_results(
     tiny_spectrum, tiny_run, launch, tmp_path, monkeypatch
 ):
     from shortcut_study.curvature.operator import Hessian
@@ -229,7 +227,7 @@ def test_a_run_whose_npz_file_has_changed_is_refused(launch, tiny_run, digits_np
 
 
 @pytest.mark.slow
-def test_a_spectrum_does_not_go_on_with_the_weights_of_another_run_in_the_same_place(launch, tiny_run, tmp_path):
+def test_spectrum_does_not_resume_with_the_weights_of_another_run_in_the_same_place(launch, tiny_run, tmp_path):
     run_dir, spectrum = tmp_path / "run", tmp_path / "spectrum"
     shutil.copytree(tiny_run, run_dir)
     command = few(run_dir, spectrum)
@@ -243,9 +241,7 @@ def test_a_spectrum_does_not_go_on_with_the_weights_of_another_run_in_the_same_p
     assert launch(*command)[0] == 0
 
 
-def test_at_full_order_all_eigenvalues_are_printed_once_and_no_larger_order_is_advised(
-    launch, tiny_run, tmp_path, monkeypatch
-):
+def test_full_order_prints_all_eigenvalues_once_and_advises_no_larger_order(launch, tiny_run, tmp_path, monkeypatch):
     blind = [keras.layers.Rescaling(0.0), keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(10)]
     model = keras.Sequential([keras.Input((28, 28, 1)), *blind])
     monkeypatch.setattr(trained_run, "load_model", lambda *_: (model, ""))
@@ -288,7 +284,7 @@ def test_batches_are_normalised_by_their_own_moments_on_request(launch, tiny_run
     assert found == pytest.approx(expected, rel=1e-4)
 
 
-def test_the_preset_of_a_gpu_measures_the_start_and_the_blocks_of_the_paper_s_network_with_thirty_products_each():
+def test_gpu_preset_measures_the_paper_network_s_blocks_with_thirty_products_each():
     default, preset = vars(SpectrumConfig()), vars(hessian_spectrum.GPU)
     assert {name: value for name, value in preset.items() if value != default[name]} == {
         "order": 30, "num_vectors": 4, "batch_size": 500, "with_start": True, "per_block": True, "precision": "default"

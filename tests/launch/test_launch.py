@@ -179,7 +179,7 @@ for name in sys.argv[1:]:
 """
 
 
-def test_help_says_what_a_launcher_does_with_a_command_and_the_time_and_imports_no_tensorflow():
+def test_help_shows_purpose_command_and_time_and_imports_no_tensorflow():
     done = subprocess.run([sys.executable, "-c", HELP, *LAUNCHERS], capture_output=True, text=True)
     *pages, rest = re.split(r"^END .*\n", done.stdout, flags=re.M)
     assert re.findall(r"^END (.*)\n", done.stdout, re.M) == [f"{name} 0" for name in LAUNCHERS], done.stderr

@@ -104,9 +104,7 @@ def events(path):
 
 
 @pytest.mark.slow
-def test_tensorboard_has_the_figure_alone_and_on_request_a_session_of_hparams_for_every_network_and_rate(
-    launch, three_digits, tmp_path
-):
+def test_tensorboard_has_the_figure_and_on_request_hparams_for_every_network(launch, three_digits, tmp_path):
     run_dir = tmp_path / "runs" / "study"
     flags = ("--figure=9", f"--run_dir={run_dir}", *FLAGS)
     code, _, err = launch(*flags)

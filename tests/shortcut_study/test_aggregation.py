@@ -60,7 +60,7 @@ def test_along_the_loss_is_linear_in_the_logarithm_of_the_loss():
     np.testing.assert_allclose(band.mean, [3, 2, 1])
 
 
-def test_along_the_loss_a_run_counts_where_it_has_been_and_half_of_the_runs_are_enough():
+def test_run_along_the_loss_counts_up_to_its_last_loss_and_half_of_the_runs_suffice():
     long, short = [(1.0, 1.0), (1e-4, 5.0)], [(1.0, 3.0), (1e-2, 3.0)]
     band = along_loss(runs(long, short), "loss", "norm", log=False, num_points=5)
     assert band.x.tolist() == [-4, -3, -2, -1, 0] and band.count.tolist() == [1, 1, 2, 2, 2]
@@ -136,7 +136,7 @@ def given_up(depth, rate, bound):
     return row("learning_rates", TWO, depth, 1, learning_rate=rate, status=f"bounded by {bound:g}")
 
 
-def test_a_rate_at_which_one_seed_was_given_up_survives_with_the_loss_that_bounds_it():
+def test_rate_at_which_one_seed_was_stopped_survives_with_the_loss_that_bounds_it():
     bound = 10**-1.5  # "bounded by 0.0316228"
     rows = [*final(4, 0.01, 1.0), given_up(4, 0.01, bound), *final(4, bound, 5.0, 2.0), *final(4, 1.0, 4.0, 4.0)]
     best = best_rates(rows, "excess_loss")[4]

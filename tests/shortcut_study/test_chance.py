@@ -76,7 +76,7 @@ def test_the_gradient_is_largest_where_a_dramatic_drop_begins_or_goes_on(index_a
     assert verdict("8", rows, "the gradient is largest").holds is holds
 
 
-def test_a_run_whose_only_hessian_at_half_the_loss_is_its_last_tells_no_drop_at_the_beginning():
+def test_run_whose_only_hessian_at_half_the_loss_is_its_last_has_no_early_drop():
     rows = [
         r
         for r in of_figure(paper_rows(), "8")

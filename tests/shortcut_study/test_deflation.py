@@ -27,7 +27,7 @@ def default():
     return found()
 
 
-def test_outer_eigenvalues_are_known_with_their_vectors_and_the_rest_is_orthogonal_to_them(default):
+def test_outer_eigenvalues_have_their_vectors_and_the_rest_is_orthogonal_to_them(default):
     quadrature, vectors, calls = default
     assert set(np.abs(quadrature.known[:, None] - OUTER).argmin(1)) >= {0, 3, 4, 5, 6, 7}
     for value, bound, vector in zip(quadrature.known, quadrature.known_bounds, vectors):
@@ -50,7 +50,7 @@ def test_the_rest_stays_orthogonal_to_what_is_known_of_a_definite_matrix(dtype):
     assert found(values, dtype=dtype, num_vectors=1)[0].nodes.min() > 0.1 and done.rounding < 100 * np.finfo(dtype).eps
 
 
-def test_the_weights_of_the_whole_sum_to_one_and_the_mean_eigenvalue_takes_probes_too(default):
+def test_weights_of_the_whole_sum_to_one_and_the_mean_eigenvalue_takes_probes_too(default):
     quadrature, _, _ = default
     np.testing.assert_allclose(quadrature.whole().weights.sum(1), 1)
     assert (np.diff(quadrature.whole().nodes) >= 0).all()
@@ -83,7 +83,7 @@ def test_fewer_products_give_a_closer_trace_than_vectors_without_deflation(defau
     assert quad.mean_eigenvalue(quadrature)[1] < 0.5 * quad.mean_eigenvalue(plain)[1]
 
 
-def test_the_density_is_that_of_all_eigenvalues_smoothed_and_each_known_one_has_its_height(default):
+def test_density_smooths_all_eigenvalues_and_each_outer_one_has_its_height(default):
     density = quad.density(default[0])
     width = 0.01 * 10.6
     exact = np.exp(-0.5 * ((density.grid[:, None] - VALUES) / width) ** 2).mean(1) / (width * np.sqrt(2 * np.pi))
@@ -182,7 +182,7 @@ def test_a_matrix_of_little_more_rows_than_the_order_has_all_its_eigenvalues_fou
 
 
 @pytest.mark.parametrize("dim", range(9, 15))
-def test_all_eigenvalues_are_found_where_there_are_no_more_than_the_order_and_those_known(dim):
+def test_all_eigenvalues_are_found_if_the_order_and_the_outer_ones_cover_them(dim):
     """Of five steps, where seven are allowed, the first iteration knows the outer four or five; the rest is narrow."""
     values = np.append(1e-3 * np.linspace(-1, 1, dim - 4), [1.0, 2, 3, 4])
     first = lz.ritz(lz.lanczos(lambda v: values * v, dim, 7, [0, 0], stop=lz.converged(1, 0.01)))
@@ -196,7 +196,7 @@ def test_all_eigenvalues_are_found_where_there_are_no_more_than_the_order_and_th
 
 
 @pytest.mark.parametrize("half, num_steps", [(0.3, 5), (0.355, 5), (0.36, 10), (0.42, 10)])
-def test_the_rest_takes_a_step_for_each_width_of_the_density_and_is_looked_at_after_every_fifth(half, num_steps):
+def test_rest_takes_a_step_per_density_width_and_is_checked_every_five_steps(half, num_steps):
     values = np.append(half * np.linspace(-1, 1, 1992), [-3.0, 10.0])
     quadrature, _, _ = found(values, num_vectors=1)
     assert len(quadrature.known) == 2 and quadrature.nodes.shape[1] == num_steps
@@ -263,7 +263,7 @@ def test_the_confidence_is_student_s_quantile():
 
 @pytest.mark.parametrize("rank", [1, 3, 10])
 @pytest.mark.parametrize("count", [4, 10, 40])
-def test_the_confidence_holds_means_of_skewed_samples_which_student_s_quantile_alone_does_not(rank, count):
+def test_confidence_interval_holds_skewed_samples_means_unlike_student_s(rank, count):
     samples = np.random.default_rng(count).chisquare(rank, (20_000, count))
     errors, spread = np.abs(samples.mean(1) - rank), samples.std(1, ddof=1) / count**0.5
     held = [np.mean(errors <= hutch.confidence(count, of) * spread) for of in (rank, np.inf)]
@@ -271,7 +271,7 @@ def test_the_confidence_holds_means_of_skewed_samples_which_student_s_quantile_a
     assert rank > 1 or held[1] < 0.92
 
 
-def test_the_trace_of_a_spectrum_is_held_where_few_steps_leave_outer_eigenvalues_unknown():
+def test_trace_interval_holds_if_few_steps_leave_outer_eigenvalues_unknown():
     values = np.append(np.random.default_rng(3).random(300), np.linspace(20, 200, 10))
     rows = [found(values, order=10, num_vectors=24, seed=seed)[0] for seed in range(400)]
     means, errors = np.transpose([quad.mean_eigenvalue(of, 310) for of in rows])
@@ -283,7 +283,7 @@ def test_the_trace_of_a_spectrum_is_held_where_few_steps_leave_outer_eigenvalues
     assert quad.mean_eigenvalue(nothing_known)[1] == pytest.approx((1 + 8.7 / 20) * t[0])  # the worst
 
 
-def test_rounding_of_the_outer_eigenvalues_is_no_asymmetry_of_a_rest_that_is_far_smaller():
+def test_rounding_of_outer_eigenvalues_is_no_asymmetry_of_a_far_smaller_rest():
     random = np.random.default_rng(3)
     normal = random.standard_normal((300, 300))
     basis = np.linalg.qr(normal)[0]

@@ -237,7 +237,7 @@ def test_learning_rates_are_single_runs_and_one_that_diverges_is_marked(data, th
             assert np.isnan(row["loss"]) and np.isnan(row["excess_loss"])
 
 
-def test_a_perturbed_start_tells_from_which_rate_on_the_final_loss_hangs_on_rounding(data, three_rates, monkeypatch):
+def test_perturbed_start_finds_rates_at_which_the_final_loss_depends_on_rounding(data, three_rates, monkeypatch):
     settings = config(relu_depths=(4,), relu_runs=1)
     job = next(job for job in figure_10.jobs(settings, data) if kind_of(job.key) == TWO)
     slow, fast, diverged = job.compute(lambda share: None)

@@ -95,7 +95,7 @@ def test_the_tape_takes_any_activation(activations):
 
 
 @pytest.mark.parametrize("position", ["pre", "mid", "post"])
-def test_a_function_of_tensors_is_an_activation_of_the_loss_and_the_hessian_and_one_of_arrays_is_named(position):
+def test_activation_of_tensors_enters_loss_and_hessian_and_one_of_arrays_is_named(position):
     from shortcut_study.tape import data_objective
 
     of_tensors, of_arrays = (ShortcutNetwork(D, 2, 2, **{position: function}) for function in (keras.ops.sin, np.sin))
@@ -107,7 +107,7 @@ def test_a_function_of_tensors_is_an_activation_of_the_loss_and_the_hessian_and_
         assert "activation <ufunc 'sin'> must take TensorFlow tensors too" in refused(function, *arguments)
 
 
-def test_an_activation_that_tensorflow_does_not_differentiate_twice_is_named_and_one_of_slope_0_is_not():
+def test_activation_without_second_derivative_is_named_and_one_of_slope_0_is_not():
     network, weights, x, y = problem(1, 2, ("linear", "linear", tf.nn.softsign))
     assert "no derivative of SoftsignGrad" in refused(hessian, network, weights, x, y)
     network, weights, x, y = problem(1, 2, ("linear", "linear", tf.round))
@@ -138,7 +138,7 @@ def test_the_spectrum_is_that_of_the_eigenvalues():
     assert found.condition_number == pytest.approx(9) and found.index == pytest.approx(2 / 11)
 
 
-def test_zeros_that_rounding_made_negative_are_not_counted_as_negative_and_the_range_says_how_many_they_are():
+def test_zeros_made_negative_by_rounding_are_not_counted_and_the_range_has_them():
     jacobian = np.random.default_rng(0).standard_normal((10, 160))
     semidefinite = jacobian.T @ jacobian
     assert (np.linalg.eigvalsh(semidefinite) < 0).mean() > 0.2  # what it was

@@ -115,7 +115,7 @@ def test_batches_that_four_devices_cannot_divide_are_taken_whole():
 
 
 @pytest.mark.slow
-def test_examples_are_divided_among_four_devices_of_jax_in_full_precision_and_products_are_second_differences():
+def test_examples_are_divided_among_four_jax_devices_in_full_precision():
     printed = on_four_devices(ON_FOUR_DEVICES)
     assert printed[0].startswith("Hessian of the mean cross-entropy of logits over 24 examples in 27 weights, ")
     assert "mean cross-entropy of logits over 24 examples at 9 points around the 27 weights" in printed
@@ -212,7 +212,7 @@ def test_nothing_of_the_model_moves_and_what_becomes_of_it_later_does_not_count(
     assert np.abs(h @ vector - found).max() > 1e-3
 
 
-def test_a_weight_in_the_loss_and_weights_of_one_output_alone_are_taken_in_float64_too():
+def test_weight_in_the_loss_and_weights_of_one_output_are_taken_in_float64_too():
     network, loss = hessian_cases.weight_in_loss()
     h = curvature.Hessian(network, X, TARGETS, loss, dtype="float64")
     v, step = np.random.default_rng(0).standard_normal((2, h.shape[0]))
@@ -349,7 +349,7 @@ def test_batches_may_have_sample_weights_and_several_inputs():
 
 
 @pytest.mark.parametrize("num_inputs", [1, 2])
-def test_a_list_is_one_array_where_a_model_has_one_input_or_output_and_several_where_it_has_two(num_inputs):
+def test_list_is_one_array_for_one_input_or_output_and_several_for_two(num_inputs):
     inputs = [keras.Input((4,)) for _ in range(num_inputs)]
     model = keras.Model(inputs, [inputs[0] + k for k in range(3 - num_inputs)])
     x, y, weights = [X, X], [CLASSES, CLASSES], [X[:, 0], X[:, 0]]
@@ -411,7 +411,7 @@ def test_the_names_of_the_package_are_there_and_another_is_no_attribute():
 
 
 @pytest.mark.parametrize("batch_size, num_batches", [(1, 6), (4, 2), (7, 1), (None, 1)])
-def test_the_examples_come_in_batches_of_the_size_that_is_given_the_last_one_smaller(batch_size, num_batches):
+def test_examples_come_in_batches_of_the_given_size_and_the_last_is_smaller(batch_size, num_batches):
     h = curvature.Hessian(plain(), X, CLASSES, batch_size=batch_size)
     assert (h.num_batches, h.examples.batch_size) == (num_batches, min(batch_size or 6, 6))
 

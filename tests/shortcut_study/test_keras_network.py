@@ -38,7 +38,7 @@ def of_columns(network, weights):
 
 
 @pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
-def test_the_keras_network_is_the_same_map_with_the_weights_in_the_order_of_definition_5(network):
+def test_keras_network_is_the_same_map_with_weights_in_definition_5_s_order(network):
     weights, x, _ = problem(network)
     model = network.to_keras(weights)
     np.testing.assert_allclose(model(x).numpy(), network.forward(weights, x), rtol=0, atol=1e-14)

@@ -21,7 +21,7 @@ def h():
     return curvature.Hessian(hessian_cases.plain(), X, CLASSES, dtype="float64", batch_size=4)
 
 
-def test_losses_on_a_plane_are_those_of_a_numpy_network_and_the_quadratic_model_is_right_to_third_order(h):
+def test_plane_losses_equal_a_numpy_network_s_and_the_model_to_third_order(h):
     u, v = np.random.default_rng(0).standard_normal((2, 27))
     wide, narrow = (h.landscape((u, v), span=span, points=5, progress=False) for span in (0.2, 0.02))
     for found in (wide, narrow):
@@ -35,7 +35,7 @@ def test_losses_on_a_plane_are_those_of_a_numpy_network_and_the_quadratic_model_
     np.testing.assert_allclose(line.quadratic, wide.quadratic[:, 2], rtol=1e-12)
 
 
-def test_directions_are_eigenvectors_of_the_largest_eigenvalues_or_random_ones_as_long_as_each_filter(h):
+def test_directions_are_top_eigenvectors_or_random_ones_as_long_as_each_filter(h):
     values, vectors = np.linalg.eigh(h @ np.eye(27))
     order = np.argsort(-np.abs(values))[:2]
     found = h.landscape("eigenvectors", span=0.1, points=3, progress=False)
@@ -146,7 +146,7 @@ def test_a_mistake_is_one_line(h, arguments, words):
     assert re.search(words, refused(h.landscape, progress=False, **arguments))
 
 
-def test_eigenvectors_are_looked_for_from_the_first_vector_of_a_spectrum_whose_products_may_be_kept(h, monkeypatch):
+def test_eigenvectors_start_from_a_spectrum_s_first_vector_and_reuse_its_products(h, monkeypatch):
     seeds = []
     for module in (landscapes, quadrature):
         own = module.lanczos

@@ -19,7 +19,7 @@ class Doubling:
         return 2 * vector
 
 
-def test_the_second_product_tells_how_long_all_take_and_the_bar_counts_what_a_folder_has(tmp_path, capsys, monkeypatch):
+def test_basis_larger_than_half_of_memory_is_in_a_temporary_file_and_changes_no_bit(tmp_path, capsys, monkeypatch):
     clock, noted = iter([0, 9.0, 10, 10.7, 11, 11]), []  # seconds before and after each
     monkeypatch.setattr(measurement, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     with measurement.MeasurementContext(Doubling(), None, True) as context:

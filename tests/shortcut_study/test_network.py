@@ -58,7 +58,7 @@ def test_an_impossible_network_is_refused_in_one_line(arguments, named):
     assert named in refused(ShortcutNetwork, *arguments)
 
 
-def test_weights_of_another_network_targets_of_another_shape_and_unknown_initialisations_are_refused():
+def test_compiling_process_and_cached_process_compute_the_same_bits():
     network, x = ShortcutNetwork(3, 2, 2), np.ones((4, 3))
     for arguments in ((network.forward, np.ones((5, 2, 3, 3)), x), (network.loss, np.ones((5, 2, 3, 3)), x, x)):
         assert "got (5, 2, 3, 3)" in refused(*arguments)

@@ -129,7 +129,7 @@ def test_the_bits_do_not_depend_on_the_number_of_threads(monkeypatch):
 
 
 @pytest.mark.slow  # it compiles: 20 seconds
-def test_the_bits_are_those_of_a_process_that_compiles_and_of_one_that_reads_the_cache(tmp_path):
+def test_hutchinson_is_exact_on_diagonals_and_chance_agreement_does_not_stop_it(tmp_path):
     script = (
         "import numpy as np\n"
         "from shortcut_study.network import ShortcutNetwork\n"

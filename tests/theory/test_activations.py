@@ -67,7 +67,7 @@ def test_a_function_steeper_than_any_line_on_one_side_is_told_from_one_that_is_n
             assert f"at {place}: its slope at 0 has no bound" in refused(check)
 
 
-def test_an_unbounded_slope_is_refused_from_three_layers_on_and_a_slope_alone_says_nothing_of_the_function():
+def test_unbounded_slope_is_an_error_from_three_layers_on():
     steep = Activations(mid=one_sided(np.cbrt, 1))
     steep.check(2)  # where slope_at_zero refuses it
     assert "at mid: its slope at 0 has no bound" in refused(steep.check, 3)

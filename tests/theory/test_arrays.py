@@ -20,7 +20,7 @@ def test_a_moment_may_be_asymmetric_and_negative_by_rounding_alone(off, accepted
                 arrays.second_moment("Sigma", array)
 
 
-def test_an_entry_within_rounding_of_0_is_small_beside_its_own_terms_of_the_largest_entry():
+def test_entry_within_rounding_of_0_is_small_beside_its_terms_of_the_largest_entry():
     arrays.second_moment("Sigma", np.diag([1.0, 0.0]))
     array = np.array([[1e6, 2e-7], [0.0, 1.0]])  # 1e-12 of the largest entry
     arrays.second_moment("Sigma", array)

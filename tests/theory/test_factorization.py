@@ -48,7 +48,7 @@ def test_polar_layers_multiply_to_r_are_all_of_one_norm_and_keep_within_the_boun
     assert fz.log_condition(R) == pytest.approx(gamma, rel=1e-6, abs=rounding)
 
 
-def test_the_norm_times_the_number_of_layers_settles_with_an_error_that_halves_as_layers_double():
+def test_norm_times_depth_settles_with_an_error_that_halves_as_depth_doubles():
     R = np.random.default_rng(4).standard_normal((5, 5))
     R[0] *= np.sign(np.linalg.det(R))
     Q, P = linalg.polar(R)

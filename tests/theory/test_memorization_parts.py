@@ -135,7 +135,7 @@ def test_surrogates_are_of_one_length_the_longest_that_takes_no_point_for_itself
         assert cosines.max() < 0.9  # 30 random directions in space have a pair at 0.98
 
 
-def test_whitening_makes_the_second_moment_the_identity_and_keeps_small_directions_small():
+def test_whitening_makes_the_second_moment_the_identity_and_keeps_small_directions():
     rng = np.random.default_rng(0)
     basis = np.linalg.qr(rng.standard_normal((3, 3)))[0]
     x = rng.standard_normal((1500, 3)) @ (basis * [3.0, 1.0, 0.5]) @ basis.T + [0.3, 0, 0]
@@ -181,7 +181,7 @@ def test_a_block_names_the_point_that_has_no_threshold():
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_the_first_layer_brings_the_largest_entry_into_one_half_to_one_and_units_left_over_sleep(seed):
+def test_first_layer_scales_the_largest_entry_to_half_to_one_and_spare_units_sleep(seed):
     x, labels = unit_points(7, 3)
     net = memorize(x, labels, 5, 4, seed=seed)
     assert 0.5 <= np.abs(x @ net.projection.T).max() < 1
@@ -201,6 +201,6 @@ def test_points_that_are_too_small_are_refused_and_whitening_knows_no_scale():
         np.testing.assert_allclose(large, plain, rtol=1e-9)
 
 
-def test_half_of_all_pairs_have_an_obtuse_angle_and_one_unit_fails_with_the_angle_s_share():
+def test_half_of_all_pairs_are_obtuse_and_one_unit_fails_in_proportion_to_the_angle():
     assert correlated_pairs(5, 3, 0.0) == pytest.approx(5) and round(correlated_pairs(1000, 28)) == 1435
     assert pair_failure_probability(0.0, 1) == pytest.approx(0.25)  # of a width of 1: P(t ≥ 1) of Cauchy's law

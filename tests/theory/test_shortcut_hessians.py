@@ -173,7 +173,7 @@ def test_the_condition_number_is_infinite_where_the_least_eigenvalue_is_rounding
     assert (found == pytest.approx(1 / least)) if finite else found == np.inf
 
 
-def test_the_lower_bound_of_the_condition_number_is_its_formula_from_two_dimensions_and_units_on():
+def test_condition_number_bound_is_its_formula_from_two_dimensions_and_units_on():
     x, y = data(20, 2, seed=2)
     largest, least = np.linalg.eigvalsh(x.T @ x / 20)[-1], np.linalg.svd((x - y).T @ x / 20)[1][-1]
     assert sh.condition_number_lower_bound(x, y, 2) == pytest.approx(2 * largest / least)

@@ -75,7 +75,7 @@ def test_activations_do_not_overflow(name):
 
 
 @pytest.mark.parametrize("shortcut_depth", [1, 2, 3])
-def test_the_leading_term_has_a_slope_per_matrix_and_the_order_is_exact_where_it_is_not_0(shortcut_depth):
+def test_leading_term_has_a_slope_per_matrix_and_the_order_is_exact_unless_it_is_0(shortcut_depth):
     weights, x, y = problem(2, shortcut_depth, 3, 7)
     names = {"pre": "tanh", "mid": (0.5, 0.0), "post": (3.0, 0.0)}
     term = stationarity.leading_term(weights, x, y, **names)
