@@ -72,9 +72,9 @@ def along_loss(
 ) -> Band:
     """Returns y (or log₁₀ y) against log₁₀ of the loss, interpolated linearly in each run, as the paper does.
 
-    A run counts only between its lowest and highest loss, not next to a value that is not finite, and not where its
-    next loss is lower by more than a factor of largest_gap; a point needs half of all runs, those included that have
-    fewer than two losses.
+    A run counts only between its lowest and highest loss, not next to a value that is not finite, and not before a fall
+    in loss by more than a factor of largest_gap; a point needs half of all runs, those included that have fewer than
+    two losses.
     """
     seeds = sorted({row["seed"] for row in rows})
     runs = [run_along_loss(select(rows, seed=seed), loss, y, log) for seed in seeds]
@@ -120,13 +120,13 @@ class BestRate(NamedTuple):
 
     Attributes:
       depth: int.
-      rate: float. NaN where at every rate a seed diverged.
-      mean: Of the final losses; infinite where at every rate a seed diverged.
-      log_std: Of their log₁₀.
+      rate: float. NaN if a seed diverged at every rate.
+      mean: The mean of the final losses; infinite if a seed diverged at every rate.
+      log_std: The standard deviation of their log₁₀.
       losses: By seed.
       is_bound: Whether a seed was given up at this rate. A higher rate's loss, assumed to be no higher than its own
         (figure_10.descend_pruned), replaces it, so the mean is a lower bound.
-      learned: Whether the final loss depends on the rate at all; where it does not, the rate means nothing (Li et al.,
+      learned: Whether the final loss depends on the rate at all; if not, the rate means nothing (Li et al.,
         captions of Figures 9 and 10).
     """
 

@@ -44,10 +44,10 @@ def summarize(eigenvalues: np.ndarray, rounding: float) -> Spectrum:
 def summary(quadrature: Quadrature, dim: int | None = None) -> Spectrum:
     """Returns condition number and index (Li et al., footnote 1 and §5.2), estimated, with their possible range.
 
-    A quadrature knows the share of a measure in an interval but for the weights of the nodes at its ends (inequalities
-    of Chebyshev, Markov and Stieltjes). A wide range says that the order does not resolve the question: Lanczos finds
-    the ends of a spectrum first, and what is crowded around 0 last. Besides, a share p of the n eigenvalues has a share
-    p ± √(2p(1 − p)/((n + 2) num_vectors)) of the measure, as the (uᵢᵀv)² of a random v are distributed after Dirichlet.
+    A quadrature gives the share of a measure in an interval up to the weights of the nodes at its ends (inequalities of
+    Chebyshev, Markov and Stieltjes). A wide range says that the order does not resolve the question: Lanczos finds the
+    ends of a spectrum first, and what is crowded around 0 last. Besides, a share p of the n eigenvalues has a share p ±
+    √(2p(1 − p)/((n + 2) num_vectors)) of the measure, as the (uᵢᵀv)² of a random v are distributed after Dirichlet.
     With n = dim the ranges are widened by two such errors, and fail to hold the share of the eigenvalues in 1 of 20
     cases.
     """
@@ -94,7 +94,7 @@ def _widened(quadrature: Quadrature, dim: int | None, low: np.ndarray, high: np.
 
 
 def _sampling(share: float, dim: int | None, quadrature: Quadrature) -> float:
-    """Two standard errors of a share of the measure; 0 without a dimension, or where all eigenvalues are known."""
+    """Two standard errors of a share of the measure; 0 without a dimension, or if all eigenvalues are known."""
     if not dim or not quadrature.nodes.size:
         return 0.0
     return STANDARD_ERRORS * (2 * max(share * (1 - share), 0) / ((dim + 2) * len(quadrature.nodes))) ** 0.5

@@ -35,9 +35,9 @@ def hessian(
 ) -> np.ndarray:
     """Returns the Hessian of L = 1/(2m) Σ‖y − ŷ‖² in the weights (Li et al., Definition 5).
 
-    At zero weights that of 2-shortcut networks whose mid and post activations are smooth at 0, and 0 there, is
-    I_R ⊗ [0 Aᵀ; A 0] (Theorem 1): half of its eigenvalues are negative where A is invertible. The slope of a ReLU at
-    its kink is taken as 0: where one is there on data, as ReLUs at mid and post are at zero weights, the loss has in
+    For 2-shortcut networks whose mid and post activations are smooth and 0 at 0, the Hessian at zero weights is I_R ⊗
+    [0 Aᵀ; A 0] (Theorem 1): half of its eigenvalues are negative if A is invertible. The slope of a ReLU at its kink is
+    taken as 0. If the data put a ReLU at its kink, as zero weights do for ReLUs at mid and post, the loss has in
     general no Hessian, and the result is not one.
 
     >>> x, y = np.random.default_rng(0).standard_normal((2, 50, 3))
@@ -83,7 +83,7 @@ def hessian(
 def hessian_from_moments(
     weights: np.ndarray, input_moment: np.ndarray, cross_moment: np.ndarray, shortcut: bool = True
 ) -> np.ndarray:
-    """Returns the Hessian of a linear network from Sxx = (1/m) Σ x xᵀ and Syx = (1/m) Σ y xᵀ alone.
+    """Returns the Hessian of a linear network from Sxx = (1/m) Σ x xᵀ and Syx = (1/m) Σ y xᵀ.
 
     Costs P² multiplications and additions and as many writes, P = N d², N weight matrices.
 

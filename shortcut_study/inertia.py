@@ -21,8 +21,8 @@ The pivots are chosen within a unit only, so one may be nearly singular and V gr
 0, it does so for every small t. On random networks of 1 to 30 matrices and 89,385 shifts of 10⁻⁹ to 1 of the largest
 eigenvalue, counts with max|V| < 10⁵ · max|Sxx| were those of LAPACK in 70,632 of 70,632 cases; from 10⁵ to 10⁶ 3 of
 6,809 were wrong, from 10⁶ to 10⁷ 40 of 5,297 (OpenBLAS's kernels for Haswell, on Zen 5). Beyond MAX_GROWTH, a tenth of
-where that begins, two units become one, then four, … until V stays small; in the end all are one, which is LAPACK's
-factorisation of the matrix itself.
+the growth at which that begins, two units become one, then four, … until V stays small; in the end all are one, which
+is LAPACK's factorisation of the matrix itself.
 """
 
 import concurrent.futures
@@ -136,7 +136,7 @@ def times_unit(stage: Stage, matrix: np.ndarray) -> np.ndarray:
 
 
 def in_twos(stages: list[Stage]) -> list[Stage]:
-    """Returns stages of two units each, and of one where their number is odd, for the same Hessian."""
+    """Returns stages of two units each, and a last one of one unit if their number is odd, for the same Hessian."""
     pairs = [_merged(*stages[i : i + 2]) for i in range(0, len(stages) - 1, 2)]
     return pairs + stages[2 * len(pairs) :]
 
@@ -162,7 +162,7 @@ def spectrum_by_counting(
 ) -> Spectrum:
     """Returns `hessian.spectrum` of `hessian.hessian_from_moments`, without the matrix.
 
-    Some 80 counts of R·(n·d²)³ operations each. Sizes below SMALLEST·|λ|_max count as 0: where the 10th percentile is,
+    Some 80 counts of R·(n·d²)³ operations each. Sizes below SMALLEST·|λ|_max count as 0: if the 10th percentile is,
     p10_abs is 0 and the condition number inf, and an eigenvalue that small is not counted as negative.
 
     Args:
@@ -212,7 +212,7 @@ def spectrum_by_counting(
 
 
 class Counter:
-    """Counts the eigenvalues of a Hessian below a shift, merging units where a single one is not a safe pivot.
+    """Counts the eigenvalues of a Hessian below a shift, merging units if a single one is not a safe pivot.
 
     It takes what `stages_of_units` returns.
     """

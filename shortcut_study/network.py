@@ -66,7 +66,7 @@ class ShortcutNetwork:
     def with_depth(
         cls, width: int, depth: int, shortcut_depth: int, mid: str | Callable = "linear", shortcut: bool = True
     ) -> "ShortcutNetwork":
-        """Returns the network of `depth` weight matrices; ValueError where shortcut_depth does not divide them."""
+        """Returns the network of `depth` weight matrices; raises ValueError if shortcut_depth does not divide them."""
         if depth < 1 or shortcut_depth < 1 or depth % shortcut_depth:
             raise ValueError(f"depth must be a multiple of shortcut_depth {shortcut_depth}, got {depth}")
         return cls(width, depth // shortcut_depth, shortcut_depth, mid=mid, shortcut=shortcut)
@@ -120,7 +120,7 @@ class ShortcutNetwork:
         return shortcut_networks.forward(self._checked(weights), x, pre, mid, post, self.shortcut)
 
     def loss(self, weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> complex:
-        """Returns L = 1/(2m) Σ‖y − ŷ‖² (Li et al., (6)): a float, and complex for complex weights alone."""
+        """Returns L = 1/(2m) Σ‖y − ŷ‖² (Li et al., (6)): a float, complex only for complex weights."""
         pre, mid, post = map(_activation, self.activations)
         return shortcut_networks.loss(self._checked(weights), x, y, pre, mid, post, self.shortcut)
 

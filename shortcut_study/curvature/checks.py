@@ -18,7 +18,7 @@ NUM_VECTORS = 20  # of all weights, that were in use at most while the Hessian o
 
 
 def check_model(model: keras.Model, dtype: str | None = None) -> None:
-    """Raises ValueError where a model is not built, has nothing to train, or has weights of unfit types."""
+    """Raises ValueError if a model is not built, has nothing to train, or has weights of unfit types."""
     if not isinstance(model, keras.Model) or not model.built:
         raise UserError(f"need a built keras.Model, with an Input or called once, got {truncated_repr(model)}")
     if not model.trainable_variables:

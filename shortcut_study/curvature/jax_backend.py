@@ -1,7 +1,7 @@
 """Hessian products on JAX, compiled once, on one device or on all of them; several vectors at once by vmap.
 
-Weights and examples are arguments of the compiled function, not constants. Where there are several devices, of one
-process or of several (jax.distributed), each batch is divided among them; the sum over it is XLA's all-reduce.
+Weights and examples are arguments of the compiled function, not constants. With several devices, of one process or of
+several (jax.distributed), each batch is divided among them; the sum over it is XLA's all-reduce.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ class Backend(backend.Backend):
         return next(number for number in range(least, size + 1) if size % number == 0)
 
     def compiled(self, function: Callable, has_vector: bool = False) -> Callable:
-        """Returns the function, compiled, of several vectors where it takes one; it waits for its result."""
+        """Returns the compiled function, of several vectors if it takes one; it waits for its result."""
 
         def along(w: jax.Array, others: list, vectors: jax.Array, *batch: Any) -> jax.Array:
             if isinstance(vectors, list):  # the parts of one
@@ -115,7 +115,7 @@ class Backend(backend.Backend):
         return self._put(np.asarray(array, dtype or self.dtype), self._everywhere)
 
     def on_device(self, batch: tuple) -> tuple:
-        """Returns a batch on the devices, divided among them where its size allows it."""
+        """Returns a batch on the devices, divided among them if its size allows it."""
         is_divisible = len(keras.tree.flatten(batch)[0]) % self.num_devices == 0
         sharding = self._shared if is_divisible else self._everywhere
         return keras.tree.map_structure(lambda array: self._put(array, sharding), batch)

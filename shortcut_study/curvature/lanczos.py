@@ -1,4 +1,4 @@
-"""Lanczos iteration: eigenvalues of a symmetric matrix that is known by its products alone.
+"""Lanczos iteration: eigenvalues of a symmetric matrix from its products with vectors.
 
     equations                      code
     H, symmetric, n × n            mvp_fn(v) = Hv, dim
@@ -67,8 +67,8 @@ def lanczos(
     [1.0, 2.0, 4.0]
 
     Every product is made orthogonal to all vectors before it; for a symmetric H the coefficients are T's entries and
-    zeros, so asymmetry is seen at no cost. Where the Krylov space is exhausted it goes on with a random vector
-    orthogonal to the basis and a 0 in off_diagonal: at order = dim the Ritz values are all eigenvalues.
+    zeros, so asymmetry is seen at no cost. When the Krylov space is exhausted, the iteration continues with a random
+    vector orthogonal to the basis and a 0 in off_diagonal: at order = dim the Ritz values are all eigenvalues.
 
     Args:
       mvp_fn: callable. mvp_fn(v [dim]) -> Hv [dim], linear and the same at every call; must not write to v.
@@ -77,7 +77,8 @@ def lanczos(
       dtype, out: float64, or float32; memory [≥ order, dim] of that type for the basis, None allocates it.
       stop: callable. Given the Ritz values so far after every fifth step; true ends it early. See `converged`.
       orthogonal_to: [k, dim] of dtype, orthonormal rows, P the projection on them: (I − P)H(I − P) is decomposed.
-      scale: float. Of H, where T's largest |entry| may be far smaller: what rounding and asymmetry are compared with.
+      scale: float. The scale of H, to which rounding and asymmetry are compared; T's largest |entry| may be far
+        smaller.
 
     Raises:
       ValueError: an impossible order, or products that are not finite, not real, not [dim] or not symmetric.
@@ -187,7 +188,7 @@ def _random_vector(random: np.random.Generator, *bases: np.ndarray) -> np.ndarra
 
 
 def vector_norm(vector: np.ndarray) -> float:
-    """The Euclidean norm, summed in float64; without a copy where the squares stay in the range of float64."""
+    """The Euclidean norm, summed in float64; without a copy if the squares stay in the range of float64."""
     norm = float(np.sqrt(np.einsum("i,i", vector, vector, dtype=np.float64)))
     largest = float(np.abs(vector).max()) if not 1e-140 < norm < np.inf else 0.0
     return largest * float(np.linalg.norm(vector / largest)) if largest else norm

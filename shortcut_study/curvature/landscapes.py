@@ -123,7 +123,7 @@ def random_direction(variables: Sequence[keras.Variable], random: np.random.Gene
 
 
 def _eigenvectors(h: Any, measurement: MeasurementContext, seed: int) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Returns eigenvectors, of length 1, of the two eigenvalues of largest size; one where there is one weight."""
+    """Returns eigenvectors, of length 1, of the two eigenvalues of largest size; only one for a single weight."""
     order, count = min(ORDER, h.shape[0]), min(2, h.shape[0])
 
     def largest(pairs: Ritz) -> np.ndarray:

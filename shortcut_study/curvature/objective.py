@@ -267,7 +267,7 @@ def _overrides(model: keras.Model, name: str) -> bool:
 
 
 def weights_dtype(model: keras.Model) -> str:
-    """Returns the type of a model's trained weights: float64 where any of them is, else float32."""
+    """Returns the type of a model's trained weights: float64 if any of them is, else float32."""
     return "float64" if "float64" in {variable.dtype for variable in model.trainable_variables} else "float32"
 
 
@@ -283,7 +283,7 @@ def loss_name(loss: Any, model: keras.Model) -> str:
 
 
 def first_reason(error: Exception) -> str:
-    """Returns what an error says, in one line: of Keras's, the part in bold; without the names of nodes."""
+    """Returns the first line of an error's message, without node names; for Keras's errors, the part in bold."""
     text = re.search("\x1b\\[1m(.*)", str(error)) or re.search("(.*)", str(error))
     return re.sub(r"\x1b\[0m|\{\{.*?\}\} ?| ?\[Op:.*", "", text[1]).strip()
 

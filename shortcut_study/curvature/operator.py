@@ -237,8 +237,8 @@ class Hessian:
         """Returns the diagonal and the trace, with errors, from at most num_vectors products.
 
         Args:
-          method: "hutchinson"; or "xdiag" (Epperly, Tropp & Webber 2024), which errs less where few eigenvalues hold
-            most of the matrix, more where all are alike, and holds num_vectors · dim numbers.
+          method: "hutchinson"; or "xdiag" (Epperly, Tropp & Webber 2024), whose error is smaller if few eigenvalues
+            dominate the matrix and larger if all are alike; it stores num_vectors · dim numbers.
           path, progress, **accuracy: As for `spectrum`; seed, and of "hutchinson" tolerance, as for it.
         """
         if method not in [*DIAGONALS]:
@@ -255,7 +255,7 @@ class Hessian:
     def trace(self, *, num_products: int = 60, seed: int = 0, path: Path = None, progress: bool = True) -> Trace:
         """Returns the trace with its error, by XTrace (Epperly, Tropp & Webber 2024).
 
-        Memory is ½ num_products + 4 vectors of its dimension; where there is less, the call is refused.
+        Raises ValueError unless ½ num_products + 4 vectors of its dimension fit in memory.
         """
         require_counts(4, num_products=num_products)
         with MeasurementContext(self, path, progress) as measurement:

@@ -9,9 +9,9 @@ For v uniform on the sphere E[vᵀ f(H) v] = tr f(H)/n, the integral of f over m
 Ritz values and weights are its Gauss quadrature: exact for polynomials of degree < 2 · order. Sources: Golub & Meurant
 (2010); Ubaru, Chen & Saad (2017); Ghorbani, Krishnan & Xiao (2019) for the density of a network.
 
-In a trained network a few eigenvalues hold nearly all of the range and of Σλ², half the variance of vᵀHv. With these
-known few steps resolve the density of the rest, and few vectors the trace. The second equation holds but for the square
-of the eigenvectors' errors, the last for any Q. Source: Chen & Hallman, Krylov-aware trace estimation (2023).
+In a trained network a few eigenvalues hold nearly all of the range and of Σλ², half the variance of vᵀHv. Once these
+are known, few steps resolve the density of the rest, and few vectors the trace. The second equation holds up to the
+square of the eigenvectors' errors, the last for any Q. Source: Chen & Hallman, Krylov-aware trace estimation (2023).
 """
 
 import os
@@ -51,7 +51,7 @@ class Quadrature(NamedTuple):
 
     @property
     def known_weight(self) -> float:
-        """The share of a single eigenvalue, 1/n; 0 where none is known."""
+        """The share of a single eigenvalue, 1/n; 0 if none is known."""
         return float(1 - self.weights.sum(1).mean()) / len(self.known) if len(self.known) else 0.0
 
     def whole(self) -> "Quadrature":
@@ -110,13 +110,13 @@ def deflated_quadrature(
 
     Args:
       mvp_fn, dim, dtype, seed: As for `lanczos`.
-      order: int. Most steps of an iteration. Where all eigenvalues take no more products, all are found.
-      num_vectors: int. Random vectors for the rest. Four of them, or all where they are fewer than six, take as many
+      order: int. Most steps of an iteration. If that many products suffice for all eigenvalues, all are found.
+      num_vectors: int. Random vectors for the rest. Four of them, or all if there are fewer than six, take as many
         steps as Gauss quadrature needs to integrate a Gaussian of `density`'s width over the rest's range; others one.
-      tolerance: float. Largest error bound of the extreme two eigenvalues, where order allows it, and of every known
-        one, as a share of the largest |eigenvalue|.
+      tolerance: float. Largest error bound of the two extreme eigenvalues, if order allows it, and of every known one,
+        as a share of the largest |eigenvalue|.
       on_plan: callable. Given the number of products in all, at first the most that it can be, and whether it is final.
-      folder: Where a basis that memory is too small for is kept, as `memory.basis` says.
+      folder: The folder for a basis that does not fit in memory, as in `memory.basis`.
     """
     require_counts(1, order=order, num_vectors=num_vectors)
     if not tolerance >= 0:
@@ -179,9 +179,10 @@ def _expected_steps(outer: Ritz, known: np.ndarray, order: int) -> int:
 
 
 def mean_eigenvalue(quadrature: Quadrature, dim: int | None = None) -> tuple[float, float]:
-    """Returns tr H/n, estimated, and its 95 % error: NaN for one vector, 0 where all are known.
+    """Returns tr H/n, estimated, and its 95 % error: NaN for one vector, 0 if all are known.
 
-    n = dim may be left out where known eigenvalues tell it; without either samples count as the most skewed ones.
+    n = dim may be omitted if known eigenvalues determine it; without either, the samples are treated as maximally
+    skewed.
     """
     if not quadrature.nodes.size:
         return float(quadrature.known.mean()), 0.0
@@ -210,7 +211,7 @@ def density(quadrature: Quadrature, width: float | None = None) -> Density:
     """Returns the density of the eigenvalues: mean over vectors of Σ weights · Gaussian(λ; node, width).
 
     Estimates the spectrum convolved with that Gaussian of σ = width, each eigenvalue counted 1/n. None: 1 % of the
-    distance between the extreme nodes, or the largest |node| where they are one point.
+    distance between the extreme nodes, or the largest |node| if they are one point.
     """
     if width is not None and not width > 0:
         raise UserError(f"width must be positive, got {width}")

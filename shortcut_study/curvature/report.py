@@ -17,8 +17,8 @@ def report(quadrature: Quadrature, count: int, dim: int) -> str:
     lines.
 
     The share of eigenvalues near 0 is between two bounds, with two standard errors of the sampling. The condition
-    number is left out where its 10th percentile is known to no better than a factor of 2, the index where it is to no
-    better than 10 points.
+    number is omitted if its 10th percentile is uncertain by more than a factor of 2, the index if it is uncertain by
+    more than 10 points.
     """
     num_found = quadrature.nodes.shape[1] + len(quadrature.known)
     rounding = quadrature.rounding

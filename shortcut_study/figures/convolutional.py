@@ -102,9 +102,8 @@ def _model_config(
 def draw(rows: list[dict]) -> Figure:
     """Returns condition number (top) and largest |λ| (bottom) against depth, without and with batch normalisation.
 
-    Lines and bands are means ± standard deviations of log₁₀ over the seeds. Where a seed's condition number is
-    infinite, a triangle at the top edge takes the place of the point. Rows with an empty or
-    NaN number do not count.
+    Lines and bands are means ± standard deviations of log₁₀ over the seeds. If a seed's condition number is infinite, a
+    triangle at the top edge replaces the point. Rows with an empty or NaN number do not count.
     """
     rows = select(rows, experiment="convolutional")
     figure = Figure(figsize=(PAGE, 5.8), layout="constrained")

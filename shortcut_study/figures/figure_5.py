@@ -42,7 +42,7 @@ _UNRESOLVED = f"above {1 / SMALLEST:.0e} and not resolved"
 
 
 def jobs(config: StudyConfig, data: StudyData) -> list[Job]:
-    """Returns a job for every network where it starts, and for what Theorem 1 predicts at zero weights."""
+    """Returns a job for every network at its initial weights, and for Theorem 1's prediction at zero weights."""
     return jobs_at_zero(config, data) + [
         _initial_spectrum(config, data, arch, depth, seed)
         for depth in config.depths
@@ -113,7 +113,7 @@ def _spectrum(network: ShortcutNetwork, weights: np.ndarray, data: StudyData, me
 
 
 def _spectrum_from_moments(network: ShortcutNetwork, weights: np.ndarray, *pair: np.ndarray) -> dict[str, float | str]:
-    """Returns the columns of the spectrum, from the eigenvalues of the matrix or by counting where that is faster.
+    """Returns the columns of the spectrum, from the eigenvalues of the matrix or by counting if that is faster.
 
     Eigenvalues count as 0 within rounding; counting cannot distinguish one below SMALLEST of the
     largest from 0. If the 10th percentile is such, LAPACK computes the eigenvalues, up to LARGEST_RESOLVED weights.
@@ -149,7 +149,7 @@ def draw(rows: list[dict]) -> Figure:
 
 
 def draw_architecture(axes: Axes, initial: list[dict], arch: Architecture, label: str, of_infinite: str = "") -> None:
-    """Draws the condition numbers of one architecture by depth, and triangles where they are too large to be known.
+    """Draws the condition numbers of one architecture by depth, and triangles for those too large to be known.
 
     Args:
       initial: Rows of the experiment initial_spectrum.
@@ -201,7 +201,7 @@ def _infinite_depths(rows: list[dict]) -> dict[str, list[int]]:
 
 
 def _by_depth(rows: list[dict], band: Band) -> tuple[np.ndarray, np.ndarray, str]:
-    """The means of log₁₀ by depth, infinite where a run's condition number is; what they are above; both in words."""
+    """Returns the means of log₁₀ by depth, infinite if a run's value is, their lower bounds, and both in words."""
     infinite = _infinite_depths(rows)
     means = dict(zip(band.x, band.mean))
     bounds = dict(means)

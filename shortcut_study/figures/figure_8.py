@@ -103,7 +103,7 @@ def _draw_by_loss(axes: Axes, rows: list[dict]) -> None:
 
 
 def findings(rows: list[dict]) -> list[Finding]:
-    """Returns §5.2: the index of 2-shortcut networks is smaller, falls at the start, where the gradient is largest.
+    """Returns §5.2: the index of 2-shortcut networks is smaller, falls at the start, when the gradient is largest.
 
     One run decides the last, as in the paper, and all runs the others.
     """

@@ -1,4 +1,4 @@
-"""Figures of a Hessian, its spectrum and those of its parts, from rows of CSV files alone; these rows; a landscape."""
+"""Figures of spectra, of a Hessian and its parts, drawn from rows of CSV files; these rows; a landscape."""
 
 import numpy as np
 from matplotlib.colors import LogNorm
