@@ -214,7 +214,7 @@ def map_figures(rows: list[dict]) -> dict[str, Figure]:
 
     Each row of panels is a target, each column a start. Cells are coloured by the steps, grey if 500 do not suffice,
     black if descent diverges. The red line is the largest step size without crossing,
-    `from_zero.largest_learning_rate`, where the theory of descent from zero gives one.
+    `from_zero.largest_learning_rate`, if the theory of descent from zero gives one.
     """
     rows = [row for row in rows if int(row["dimension"]) == 6]
     by_method = {name: [row for row in rows if row["method"] == name] for name in METHODS}

@@ -38,7 +38,7 @@ def eigenvalue_recursion(phi: np.ndarray, num_layers: int, learning_rate: float,
       phi: [k], eigenvalues of R, real or complex. learning_rate: η/2.
 
     Returns:
-      λ [num_steps + 1, k], the start first; infinite or NaN from where it diverges.
+      λ [num_steps + 1, k], the start first; infinite or NaN after divergence.
     """
     phi = np.asarray(phi)
     value = np.ones_like(phi, np.result_type(phi, np.float64))

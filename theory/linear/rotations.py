@@ -104,8 +104,8 @@ def _orthogonal_schur(Q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns (D, S), the real Schur form of an orthogonal Q; for 500 generic angles in a sixth of LAPACK's time.
 
     The symmetric (Q + Qᵀ)/2 commutes with Q, so in its eigenvectors Q falls into blocks, one for
-    each cluster of its eigenvalues cos θ; where all angles are below 60° the skew part squared,
-    of eigenvalues sin² θ, separates small ones better. What is left is a Schur form for each block.
+    each cluster of its eigenvalues cos θ; if all angles are below 60°, the squared skew part, with eigenvalues sin² θ,
+    separates small ones better. What is left is a Schur form for each block.
     """
     eigenvalues, S = np.linalg.eigh((Q + Q.T) / 2)
     if eigenvalues[0] > 0.5:
