@@ -38,7 +38,7 @@ _PARSERS = {
 
 
 class FieldFlag(flags.Flag):
-    """A flag of the type of a config's field, `kind` in _PARSERS; its value is None where it is not given.
+    """A flag of the type of a config's field, `kind` in _PARSERS; its value is None if it is not given.
 
     A shell leaves the ~ of --run_dir=~/first as it is, so a flag that holds a path replaces it.
     """
@@ -67,7 +67,7 @@ def flag_fields(config: Any) -> list[tuple[dataclasses.Field, Any, Any]]:
 
 
 def define(presets: dict[str, Any], has_run_dir: bool) -> flags.FlagValues:
-    """Returns the flags of a launcher: --help, --traceback, one per field, and --preset where there are several."""
+    """Returns the flags of a launcher: --help, --traceback, one per field, and --preset if there are several."""
     values = flags.FlagValues()
     flags.DEFINE_boolean("help", False, "", short_name="h", flag_values=values)
     flags.DEFINE_boolean("traceback", False, "", flag_values=values)

@@ -8,7 +8,7 @@ takes the network that launch.train left in runs/first. The loss is the mean cro
     largest, smallest   the eigenvalues at each end of the spectrum
     error bound         an eigenvalue lies this near to the number on its left
     trace               the sum of all eigenvalues, with its 95 % interval over random vectors
-    eigenvalues …       the share of eigenvalues near 0 and, where they are resolved, the condition number
+    eigenvalues …       the share of eigenvalues near 0 and, if they are resolved, the condition number
                         and the share of negative ones
 
 Writes results.csv (every known eigenvalue and every Ritz value), density.csv and spectrum.png. A Hessian

@@ -1,4 +1,4 @@
-"""Code of every launcher: the fields of a config become flags, and a user's mistake one line.
+"""Code of every launcher: the fields of a config become flags, and a user's mistake a one-line message.
 
 A launcher is a module whose docstring is its manual, with
     def main(config, run_dir): …
@@ -45,15 +45,15 @@ def run(
 ) -> None:
     """Parses sys.argv into a config, calls main, and exits.
 
-    The exit code is 0 where main returned None, the int that it returned otherwise; 1 after an error, 75 after an
+    The exit code is 0 if main returned None, the int that it returned otherwise; 1 after an error, 75 after an
     exception whose same_command_continues is true, 130 after Ctrl-C. A UserError, an OSError and a mistake in the
-    flags are shown as one line, any other error in full.
+    flags are shown without a traceback, any other error in full.
 
     Args:
       main: Takes the config, then run_dir and the files as the next arguments say; returns the exit code or None.
       presets: Name to config dataclass; the first is the default. With one entry there is no --preset flag.
       manual: What --help prints above the flags.
-      run_dir: Whether there is a flag --run_dir, which main takes after the config; None where it is not given.
+      run_dir: Whether there is a flag --run_dir, which main takes after the config; None if it is not given.
       run_dir_text: What --help says of --run_dir (empty: it is the directory for the run's files).
       takes_files: Whether main takes the arguments that are no flags, as a list of paths.
       unused_fields: Takes a config; returns the fields that nothing reads, and why. A note names each flag
@@ -100,7 +100,7 @@ def describe_run_dir(run_dir: str = "required", text: str = "") -> str:
 
 
 def _config(values: flags.FlagValues, presets: dict[str, Any], unused_fields: Callable[[Any], dict[str, str]]) -> Any:
-    """Returns the config that the flags give; a line names each flag that sets a field that nothing reads."""
+    """Returns the config that the flags give; prints a note for each flag that sets a field that nothing reads."""
     with translate_errors(as_user_error):
         config, changed = config_flags.config_from(values, presets)
     for name, why in unused_fields(config).items():
@@ -110,7 +110,7 @@ def _config(values: flags.FlagValues, presets: dict[str, Any], unused_fields: Ca
 
 
 def _run_dir(path: str | None, is_required: bool) -> str | None:
-    """Returns the value of --run_dir; raises UserError where it cannot be one."""
+    """Returns the value of --run_dir; raises UserError if it cannot be a run directory."""
     if is_required and not path:
         raise UserError("--run_dir is missing: the directory for what the run writes, e.g. --run_dir=runs/first")
     if path and not path.isprintable():

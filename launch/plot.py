@@ -123,9 +123,9 @@ def _comparison(run_dirs: list[str], config: PlotConfig) -> Figures:
 
 
 def names_of_runs(run_dirs: list[str]) -> list[str]:
-    """Returns a name for each run: the settings in which training runs differ, where these are few, or its directory.
+    """Returns a name for each run: the settings in which training runs differ, if these are few, or its directory.
 
-    Runs that differ in the seed alone get the same name.
+    Runs that differ only in the seed get the same name.
     """
     records = [read_record(path) for path in run_dirs]
     if all(record and record.kind == "train" for record in records):

@@ -18,10 +18,10 @@ docs/papers/hardt_ma.md).
 trains on a folder of your own images, PNG or JPEG, with one folder for each class inside.
 
 The run writes config.json, metrics.csv, TensorBoard events, checkpoints, convergence.png,
-model.keras and saved_model to run_dir. The same command continues an interrupted run where it
-stopped. Exit code 0: done; 1: an error; 3: the loss became NaN or infinite; 75: stopped before the
-end, by SIGTERM, because another worker is gone or because a checkpoint cannot be read now; the
-same command then continues the run.
+model.keras and saved_model to run_dir. The same command resumes an interrupted run. Exit code 0:
+done; 1: an error; 3: the loss became NaN or infinite; 75: stopped before the end, by SIGTERM,
+because another worker is gone or because a checkpoint cannot be read now; the same command then
+continues the run.
 
 With TF_CONFIG in the environment this process is one of several workers; launch.cluster starts them.
 """

@@ -46,7 +46,7 @@ class NetworkFlags:
             raise UserError("--saved_model and --pretrained are both given; give one of them")
 
     def require_named(self) -> None:
-        """Raises UserError where no network is named."""
+        """Raises UserError if no network is named."""
         if not self.saved_model and not self.pretrained:
             raise UserError("--saved_model is missing: the directory of a run, e.g. runs/first")
 
@@ -60,7 +60,7 @@ class SavedRunFlags(Checked):
       pretrained: Name of a network that comes with the package, e.g. digits.
       at_step: Take the run's weights after N updates: 0, the initial ones, or the step of a checkpoint that still
         exists; the run need not be finished (-1: the weights of the finished run).
-      data_dir: Where TFDS keeps prepared data sets (empty: as in the run).
+      data_dir: The folder of prepared TFDS data sets (empty: as in the run).
       npz: The file of images, as launch.export_npz writes it (empty: as in the run).
     """
 
@@ -74,7 +74,7 @@ class SavedRunFlags(Checked):
 def read_config(chosen: SavedRunFlags, run_dir: str = "") -> TrainConfig:
     """Returns the config of a training run or, as far as the network and the data go, of a network that ships.
 
-    A line says where the data of a run are read, unless `chosen` does. In run_dir what is measured will be written.
+    A note names the data of a run, unless `chosen` does. Results will be written to run_dir.
 
     Raises:
       UserError: there is no such run or network, it is not finished, both are given, its data have changed, or run_dir
@@ -118,7 +118,7 @@ def read_config(chosen: SavedRunFlags, run_dir: str = "") -> TrainConfig:
 
 
 def first_examples(run_config: TrainConfig, count: int, split: Split = "train") -> tuple[np.ndarray, np.ndarray, str]:
-    """Returns a run's first examples of a split, without augmentation: standardised images, labels, a line naming them.
+    """Returns a run's first examples of a split, unaugmented: standardised images, labels, their description.
 
     Of images that vary in size it takes the central windows.
 
@@ -142,7 +142,7 @@ def load_model(config: TrainConfig, chosen: SavedRunFlags, kept: str = "") -> "t
     Args:
       config: TrainConfig. As `read_config` returns it.
       chosen: SavedRunFlags.
-      kept: str. The path of a copy of the step's checkpoint, where there is one.
+      kept: str. The path of a copy of the step's checkpoint, if there is one.
 
     Raises:
       UserError: the network is damaged, the step has no checkpoint, or the network that the run began with is gone or
@@ -198,7 +198,7 @@ def weights_digest(model: "keras.Model") -> str:
 
 
 def require_same_weights(run: "RunDirectory", digest: str, saved_run: str) -> None:
-    """Raises UserError where a continued run began with weights of another digest."""
+    """Raises UserError if a resumed run began with weights of another digest."""
     if run.record.weights_digest not in ("", digest):
         name = saved_run or "the network"
         raise UserError(f"{run.path} was computed for other weights than {name} has now; choose another run_dir")
