@@ -29,7 +29,7 @@ class EvaluateConfig(trained_run.NetworkFlags):
     """Which network to evaluate, and on which data.
 
     Attributes:
-      data: The test images. What is not given is as in the run that exported the network.
+      data: The test images. Fields that are not given are as in the run that exported the network.
       max_examples: Evaluate on the first N examples (0: all).
       batch_size: Examples per batch.
       json: Print JSON, with errors as fractions.

@@ -74,8 +74,8 @@ class SpectrumConfig(trained_run.SavedRunFlags):
       with_start: Also compute all that is asked for at the network's initial weights.
       per_layer: Also compute the spectrum of each layer's diagonal block of the matrix.
       per_block: Also compute the spectrum of each residual block's diagonal block of the matrix.
-      num_vectors: Number of random vectors for the eigenvalues that are not found one by one; more reduce the error of
-        the trace.
+      num_vectors: Number of random vectors for the eigenvalues that are not found individually; more reduce the error
+        of the trace.
       num_eigenvalues: Number of eigenvalues to print at each end of the spectrum.
       batch_size: Examples per batch; changes the memory needed, not the result.
       precision: On a GPU, highest multiplies in float32, default rounds factors to TensorFloat-32, which is faster and

@@ -4,7 +4,7 @@ A launcher is a module whose docstring is its manual, with
     def main(config, run_dir): …
     cli = launcher.command(main, PRESETS, manual=__doc__)
 
-Nothing here imports TensorFlow, so `--help` and a mistyped flag answer at once.
+This module imports no TensorFlow, so `--help` and a mistyped flag answer at once.
 """
 
 import contextlib
@@ -90,7 +90,7 @@ def run(
 
 
 def command(main: Callable, presets: dict[str, Any], manual: str, **options: Any) -> functools.partial[None]:
-    """Returns the function that runs a launcher on the command line's flags; `run` says what the arguments are."""
+    """Returns the function that runs a launcher on the command line's flags; see `run` for the arguments."""
     return functools.partial(run, main, presets=presets, manual=manual, **options)
 
 

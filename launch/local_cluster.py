@@ -102,7 +102,7 @@ class _Job:
             self._signal(signal.SIGKILL)
 
     def log(self, line: str) -> None:
-        """Writes a line to the terminal and to the log."""
+        """Writes a message to the terminal and to the log."""
         with self._lock:
             print(line, flush=True)
             with contextlib.suppress(OSError):  # a full disk, which the workers report

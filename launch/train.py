@@ -40,7 +40,7 @@ from launch.experiment import Figures
 
 
 def main(config: TrainConfig, run_dir: str) -> int:
-    """Trains, or continues, the run and says what it has left; returns the exit code."""
+    """Trains, or resumes, the run and prints its results; returns the exit code."""
     record = read_record(run_dir)
     was_done = bool(record) and record.status == "done" and record.config.get("train_steps") == config.train_steps
     late = [step for step in config.decay_steps if config.schedule == "piecewise" and step >= config.train_steps]

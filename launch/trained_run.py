@@ -120,7 +120,7 @@ def read_config(chosen: SavedRunFlags, run_dir: str = "") -> TrainConfig:
 def first_examples(run_config: TrainConfig, count: int, split: Split = "train") -> tuple[np.ndarray, np.ndarray, str]:
     """Returns a run's first examples of a split, unaugmented: standardised images, labels, their description.
 
-    Of images that vary in size it takes the central windows.
+    Images of varying size are cropped to the central windows.
 
     Returns:
       images float32 [m, h, w, c], labels int32 [m], m at most count, and their `examples_summary`.
