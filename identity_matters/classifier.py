@@ -32,8 +32,8 @@ _MAX_OUTPUTS = 2**28  # numbers that a layer makes of the images of a batch: 1 G
 class Classifier:
     """A trained network: `logits` maps float32 images [n, h, w, c] in 0–255 to [n, r]; path is empty without a file.
 
-    max_batch is the largest n that memory is taken to have room for. class_names are the names of its classes, where
-    its run or its file says them.
+    max_batch is the largest n that is assumed to fit in memory. class_names are the names of its classes, if its run or
+    its file has them.
     """
 
     logits: Callable[[np.ndarray], np.ndarray]
@@ -51,7 +51,7 @@ def load_classifier(model: str | os.PathLike | keras.Model, trust_saved_model: b
       model: The directory of a SavedModel; a run's model.keras; a run directory, whose saved_model is used, or else its
         model.keras, which other Keras backends than TensorFlow prefer; or a Keras model from images to one number per
         class. One that begins with Keras's Rescaling or Normalization, or is of `pretrained.load`, gets images in
-        0–255, any other standardised ones, which a line says.
+        0–255, any other network standardised ones, with a note.
       trust_saved_model: Load a SavedModel that this user did not export, or that was changed since. Loading one can run
         code.
 
@@ -77,7 +77,7 @@ def load_classifier(model: str | os.PathLike | keras.Model, trust_saved_model: b
 
 
 def _in_run(path: str) -> str:
-    """Returns the path of the network in a run directory; the path itself where it is none."""
+    """Returns the path of the network in a run directory; the path itself if it is none."""
     names = ("saved_model.pb", "saved_model", "model.keras")  # the first: it is a SavedModel itself
     if keras.backend.backend() != "tensorflow":
         names = ("saved_model.pb", "model.keras", "saved_model")
@@ -115,7 +115,7 @@ def _network_classifier(network: keras.Model, path: str = "") -> Classifier:
 
 
 def _class_names(path: str) -> tuple[str, ...]:
-    """Returns the names of a network's classes: from the config.json of its run, or from its file where it has none."""
+    """Returns the names of a network's classes: from the config.json of its run, or from its file if it has none."""
     folder = os.path.dirname(os.path.abspath(path))
     with contextlib.suppress(UserError):  # a damaged config.json: a network is good without it
         record = read_record(folder)

@@ -39,7 +39,7 @@ def with_dtype(model: keras.Model, dtype: str) -> keras.Model:
 
 
 def _in_dtype(config: Any, dtype: str) -> Any:
-    """Returns a layer's configuration, and those of layers in it, with another dtype where there is one."""
+    """Returns a layer's configuration, and those of layers in it, with another dtype if there is one."""
     if isinstance(config, list | tuple):
         return type(config)(_in_dtype(value, dtype) for value in config)
     if not isinstance(config, dict):

@@ -97,7 +97,7 @@ def _num_right(
 ) -> tuple[int, int, int]:
     """Returns how many examples have their label's score highest, how many among the five highest, and their number.
 
-    count is the number of examples in the batches, or 0 where it is not known.
+    count is the number of examples in the batches, or 0 if it is not known.
     """
     top1 = top5 = num_examples = 0
     total = min(filter(None, (count, max_examples)), default=None)
@@ -145,7 +145,7 @@ def _labelled_batches(
 def open_test_data(model: Classifier, named: dict[str, Any]) -> Source:
     """Returns the data that fields of a DataConfig name, or those of the run of a network, for its test split.
 
-    Images are resized to the size that the network takes, and a line says so.
+    Images are resized to the network's input size, with a note.
 
     Raises:
       UserError: as `open_source`, or they are those of a run, and nothing has stored them or they have changed.
@@ -235,7 +235,7 @@ def _first_examples(batches: Iterable, max_examples: int) -> Iterator[tuple[np.n
 
 
 def _check_batch(images: np.ndarray, labels: np.ndarray, shape: tuple, num_classes: int) -> None:
-    """Raises UserError where a batch does not fit the model."""
+    """Raises UserError if a batch does not fit the model."""
     require(images.shape[1:] == shape, f"the model takes images {shape}, the data are {images.shape[1:]}")
     require(labels.shape == images.shape[:1], f"{len(images)} images, but labels of shape {labels.shape}")
     require(np.issubdtype(labels.dtype, np.integer), f"labels must be integers, got {labels.dtype}")

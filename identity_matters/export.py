@@ -1,6 +1,6 @@
 """The results of a finished run: its figure, model.keras and a SavedModel.
 
-The SavedModel takes raw images and needs TensorFlow alone:
+The SavedModel takes raw images and needs only TensorFlow:
 
     serving_default: images float32 [n, h, w, c] in 0–255 -> logits, probabilities float32 [n, r]
 """

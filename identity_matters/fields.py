@@ -112,13 +112,14 @@ def option(default: Any, **rules: Any) -> Any:
     """Returns a field of a config with its rules.
 
     Args:
-      default: Any. Its value where none is given.
+      default: Any. The value if none is given.
       at_least, above, at_most: numbers. The range; of several numbers, each is at least `at_least` and their sum at
         most `at_most`.
       path: bool. It holds a path, or several with commas between them.
       compared: bool. False: another value does not change what a run computes, so that the run can continue with it.
       flag: bool. False: launchers have no flag for it.
-      source: str. It says where the data of a run are, and this "module:Class" of identity_matters.data reads them.
+      source: str. For a field that names the data of a run: the "module:Class" of identity_matters.data that reads
+        them.
     """
     return dataclasses.field(default=default, metadata=rules)
 
@@ -165,10 +166,10 @@ class Checked:
 def check_fields(config: Any) -> None:
     """Checks the numbers of a config against the rules of their fields, and its words against their Literal.
 
-    Values made in Python are first turned into the type of their field where that is harmless: a list or an array into
+    Values made in Python are first converted to the type of their field if that is harmless: a list or an array into
     a tuple, 1e3 into 1000, a Path into text, a scalar of NumPy into Python's. Every number must be finite, and a whole
-    number, or the sum of several, below 2³² unless the field says `at_most`. Where `at_least` is given, there must be
-    one number at least.
+    number, or the sum of several, below 2³² unless the field has `at_most`. If `at_least` is given, there must be at
+    least one number.
 
     Raises:
       UserError: a value is of another type, a number is out of range, or a word is none of its field's choices.
@@ -198,7 +199,7 @@ def check_fields(config: Any) -> None:
 
 
 def coerce(name: str, wanted: Any, value: Any) -> Any:
-    """Returns the value as the type of its field, or raises UserError where the value is ambiguous."""
+    """Returns the value as the type of its field; raises UserError if the value is ambiguous."""
     given = value
     wanted = get_origin(wanted) or wanted
     if hasattr(value, "tolist"):  # of NumPy

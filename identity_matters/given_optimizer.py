@@ -4,7 +4,7 @@ The text is the JSON that keras.saving makes of the object. So config.json recor
 run, and the same call, or launch.train with the same config, continues the run. It holds arguments, not a state.
 
 A schedule goes with the config's optimiser, momentum and clipping. An optimiser replaces all of them, and decays the
-weights that Keras would decay, where decoupled_weight_decay is of convolution kernels alone.
+weights that Keras would decay, while decoupled_weight_decay applies only to convolution kernels.
 """
 
 import json

@@ -17,7 +17,7 @@ def blocks_figure(networks: list[tuple[str, list[dict], list[dict]]]) -> Figure:
     """Draws a column per network: branch over stream, hidden values above 0, the errors without one and many blocks.
 
     Args:
-      networks: Of each the title, and the rows of results.csv and of removed.csv as launch.near_identity writes them.
+      networks: For each, its title and the rows of results.csv and of removed.csv as launch.near_identity writes them.
     """
     figure = Figure(figsize=(PAGE if len(networks) > 1 else 5.5, 8), layout="constrained")
     grid = figure.subplots(4, len(networks), sharey="row", squeeze=False)

@@ -30,8 +30,8 @@ from identity_matters.presets import MODEL_PRESETS
 class Pretrained:
     """A shipped network, whose weights are in identity_matters/weights/NAME.npz.
 
-    By default it is evaluated on the test images of `dataset`, none of which it was trained on. class_names are those
-    of its classes where their numbers do not say what they are.
+    By default it is evaluated on the test images of `dataset`, which were not used in training. class_names are the
+    names of its classes, if their numbers do not identify them.
     """
 
     name: str

@@ -51,7 +51,7 @@ class ImageFile(NamedTuple):
 
 
 class _Header(NamedTuple):
-    """What is known of a file without decoding it: the size of the image, whether it is grey, and its CRC-32."""
+    """The properties of a file that need no decoding: the size of the image, whether it is grey, and its CRC-32."""
 
     height: int
     width: int
@@ -275,7 +275,7 @@ def files_to_evaluate_on(config: DataConfig) -> list[ImageFile]:
 
 
 def check_run_dir_outside_images(config: DataConfig, path: str) -> None:
-    """Raises UserError if what is written at a path would be read as images of the folder that a config names."""
+    """Raises UserError if files written at a path would be read as images of the folder that a config names."""
     if config.images and os.path.join(os.path.realpath(path), "").startswith(
         os.path.join(os.path.realpath(config.images), "")
     ):
@@ -307,7 +307,7 @@ def list_files(folder: str, split: str = "") -> list[ImageFile]:
 
 
 def walk(path: str) -> Iterator[str]:
-    """Yields the paths of the files in a folder and in those in it; hidden ones are left out."""
+    """Yields the paths of the files in a folder and its subfolders, without hidden ones."""
     for entry in _entries(path):
         if entry.is_dir(follow_symlinks=False):
             yield from walk(entry.path)
@@ -316,7 +316,7 @@ def walk(path: str) -> Iterator[str]:
 
 
 def _entries(path: str) -> list[os.DirEntry]:
-    """Returns what a folder holds without hidden files."""
+    """Returns the entries of a folder, without hidden files."""
     try:
         with os.scandir(path) as entries:
             return [entry for entry in entries if not entry.name.startswith(".")]
@@ -332,7 +332,7 @@ def shown(names: Iterable[str]) -> str:
 
 
 def read_header(path: str) -> _Header:
-    """Returns what the header of an image file says; raises UserError if it cannot be read."""
+    """Returns the header of an image file; raises UserError if it cannot be read."""
     with _naming(path), open_file(path) as opened:
         content = opened.read()
         image = open_image(content)

@@ -1,7 +1,7 @@
-"""A folder of results of long computations, arrays that a digest of what was asked finds again.
+"""A folder of results of long computations: arrays that are found again by a digest of the request.
 
 PATH/problem.json                 digests of what all results depend on
-PATH/VECTOR-PRODUCT.npy           a result; the digests of the vector that was asked for, and of the result itself
+PATH/VECTOR-PRODUCT.npy           a result; the digests of the requested vector, and of the result itself
 """
 
 import hashlib
@@ -20,10 +20,10 @@ ROUNDING = {"float32": 1e-5, "float64": 1e-12}  # of a product's norm, on other 
 
 
 class ProductCache:
-    """A folder in which each product is as soon as it is finished, so that it is not computed again.
+    """A folder that stores each product as soon as it is finished, so that it is not computed again.
 
-    The problem is what the products depend on besides the vector: lists of arrays and text, by what they are. Rounding
-    is that of a product, as a share of it, where that is known.
+    `problem` has everything that the products depend on besides the vector: lists of arrays and text, by name.
+    `rounding` is the relative rounding error of a product, or 0 if it is not known.
     """
 
     def __init__(self, path: str | os.PathLike, problem: dict[str, list], rounding: float = 0.0) -> None:
@@ -38,9 +38,10 @@ class ProductCache:
         self._is_checked = not self._files
 
     def wrap(self, mvp_fn: Callable, name: str = "", on_found: Callable = lambda: None) -> Callable:
-        """Returns mvp_fn(v [dim]) -> Hv [dim] of a named matrix, which computes no product that is in the folder.
+        """Returns mvp_fn(v [dim]) -> Hv [dim] of a named matrix, which reads the products that are in the folder.
 
-        But the first, as digests say little of what a model and a loss compute: ValueError where it is another.
+        The first one is computed anyway, because digests cannot identify a model's and a loss's code. Raises
+        ValueError if it differs.
         """
 
         def product(vector: np.ndarray) -> np.ndarray:
