@@ -83,9 +83,9 @@ class WorkerLost(ConnectionError):
 
     same_command_continues = True
 
-    def __init__(self, who: str, error: Exception) -> None:
+    def __init__(self, process: str, error: Exception) -> None:
         reason = re.sub(r"\{\{.*?\}\} *", "", first_line(error))
-        super().__init__(f"{who} lost another worker ({type(error).__name__}: {reason.strip()[:200]})")
+        super().__init__(f"{process} lost another worker ({type(error).__name__}: {reason.strip()[:200]})")
 
 
 class Unreadable(OSError):

@@ -59,9 +59,10 @@ def nested(config: Any, values: dict[str, Any]) -> dict[str, Any]:
         inner = getattr(config, field.name)
         if dataclasses.is_dataclass(inner) and isinstance(part := result.get(field.name, {}), dict):
             names = {name.name for name, _ in all_fields(inner) if name.metadata.get("flag", True)}
-            own = dataclasses.fields(inner)
-            if any(dataclasses.is_dataclass(getattr(inner, name.name)) for name in own):  # the config of a whole run
-                names |= {name.name for name in own}
+            inner_fields = dataclasses.fields(inner)
+            # Only the config of a whole run has configs among its fields.
+            if any(dataclasses.is_dataclass(getattr(inner, field.name)) for field in inner_fields):
+                names |= {field.name for field in inner_fields}
             beside = {name: result.pop(name) for name in (names - part.keys()) & result.keys()}
             if beside or part:
                 result[field.name] = nested(inner, beside | part)
@@ -74,8 +75,8 @@ def merged(values: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
     >>> merged({"model": {"widths": [16], "shortcut": True}, "fresh": ""}, {"model": {"widths": [8]}, "seed": 1})
     {'model': {'widths': [8], 'shortcut': True}, 'fresh': '', 'seed': 1}
     """
-    both = values.keys() & others.keys()
-    inner = [name for name in both if isinstance(values[name], dict) and isinstance(others[name], dict)]
+    shared = values.keys() & others.keys()
+    inner = [name for name in shared if isinstance(values[name], dict) and isinstance(others[name], dict)]
     return values | others | {name: merged(values[name], others[name]) for name in inner}
 
 
@@ -181,8 +182,8 @@ def check_fields(config: Any) -> None:
         object.__setattr__(config, name, value)
         if get_origin(field.type) is Literal:
             choices = get_args(field.type)
-            known = ", ".join(filter(None, choices))
-            require(value in choices, f"{name} must be one of {known}, got {truncated_repr(value)}")
+            allowed = ", ".join(filter(None, choices))
+            require(value in choices, f"{name} must be one of {allowed}, got {truncated_repr(value)}")
         elif isinstance(value, float):
             require(math.isfinite(value), f"{name} must be a finite number, got {value}")
         is_several = isinstance(value, tuple) and all(isinstance(number, int) for number in value)

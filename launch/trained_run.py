@@ -162,8 +162,8 @@ def load_model(config: TrainConfig, chosen: SavedRunFlags, kept: str = "") -> "t
     network = networks.build(dataclasses.replace(config.model, mixed_precision=False), config.seed)
     if not at_step:
         if config.init_from:
-            known = read_record(chosen.saved_run).init_digest
-            line, _ = load_matching_weights(network, config.init_from, known, config.fresh)
+            digest = read_record(chosen.saved_run).init_digest
+            line, _ = load_matching_weights(network, config.init_from, digest, config.fresh)
             note(line)
         return network, ""
     is_kept = os.path.exists(kept)

@@ -45,11 +45,11 @@ def summary(quadrature: Quadrature, dim: int | None = None) -> Spectrum:
     """Returns condition number and index (Li et al., footnote 1 and §5.2), estimated, with their possible range.
 
     A quadrature gives the share of a measure in an interval up to the weights of the nodes at its ends (inequalities of
-    Chebyshev, Markov and Stieltjes). A wide range says that the order does not resolve the question: Lanczos finds the
-    ends of a spectrum first, and what is crowded around 0 last. Besides, a share p of the n eigenvalues has a share p ±
-    √(2p(1 − p)/((n + 2) num_vectors)) of the measure, as the (uᵢᵀv)² of a random v are distributed after Dirichlet.
-    With n = dim the ranges are widened by two such errors, and fail to hold the share of the eigenvalues in 1 of 20
-    cases.
+    Chebyshev, Markov and Stieltjes). A wide range means that the order does not resolve the question: Lanczos finds the
+    ends of a spectrum first, and the eigenvalues crowded around 0 last. Besides, a share p of the n eigenvalues has a
+    share p ± √(2p(1 − p)/((n + 2) num_vectors)) of the measure, as the (uᵢᵀv)² of a random v are distributed after
+    Dirichlet. With n = dim the ranges are widened by two such errors, and fail to hold the share of the eigenvalues in
+    1 of 20 cases.
     """
     whole = quadrature.whole()
     nodes, weights, bounds, zero, *_ = whole

@@ -16,7 +16,7 @@ class StudyConfig:
 
     Attributes:
       figure: Which figure to compute: its number in the paper; convolutional, which is not in the paper; or all. 8 also
-        computes 6, whose data it shares. 1 and 2 are refused with the command that shows them.
+        computes 6, whose data it shares. 1 and 2 raise an error with the command that shows them.
       dataset: mnist_sample (4,000 embedded digits), or any TFDS image-classification set.
       data_dir: The folder of prepared TFDS data sets (empty: TFDS's default).
       download: Let TFDS download and prepare a data set that is not under data_dir.

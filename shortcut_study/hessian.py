@@ -6,9 +6,9 @@
     index                                   Spectrum.index, the share of negative eigenvalues; index_range
 
 For a linear network ŷ = Wx the loss depends on the data only through Sxx = (1/m) Σ x xᵀ and Syx. Write
-W = F_p W_p B_p + (terms without W_p) for a weight matrix W_p: F_p is what comes after it, B_p
-before. For p before q, K_qp is what lies between, in a later unit or in the same one, and
-G = W Sxx − Syx. Then, for all p, q, and with the second term for p ≠ q only,
+W = F_p W_p B_p + (terms without W_p) for a weight matrix W_p: F_p is the product of the factors after it, B_p of those
+before. For p before q, K_qp is what lies between, in a later unit or in the same one, and G = W Sxx − Syx. Then, for
+all p, q, and with the second term for p ≠ q only,
 
     ∂²L/∂W_p[i₁,j₁]∂W_q[i₂,j₂] = (F_pᵀ F_q)[i₁,i₂] (B_p Sxx B_qᵀ)[j₁,j₂] + K_qp[j₂,i₁] (B_p Gᵀ F_q)[j₁,i₂].
 
@@ -57,7 +57,7 @@ def hessian(
 
     Raises:
       ValueError: an unknown method, or one that does not apply; shapes that do not belong together, non-finite numbers;
-        an activation of one's own that does not take tensors, or of which TensorFlow knows no second derivative.
+        a user's activation that does not take tensors, or without a second derivative in TensorFlow.
     """
     weights = finite("weights", weights)
     (x, y) = network.examples(x, y)

@@ -6,7 +6,7 @@
     V_r                                     value [d², d²]; V_{R+1} = Sxx ⊗ I
 
 Not in the paper. The second variation of the loss is a problem of optimal control in the depth: with B_r the map up to
-unit r, Λ_r = (what comes after unit r)ᵀ (W Sxx − Syx) and the variations vectorised by columns,
+unit r, Λ_r = (the map after unit r)ᵀ (W Sxx − Syx) and the variations vectorised by columns,
 
     ½ δᵀHδ = ½ xᵀ (Sxx ⊗ I) x + Σ_r (u_rᵀ S_r x_r + ½ u_rᵀ Q_r u_r),    x_{r+1} = F_r x_r + G_r u_r,    x_1 = 0,
 
@@ -268,7 +268,7 @@ def eigenvalues_below(stages: list[Stage], end: np.ndarray, shift: float) -> tup
 def _ordered(num_smaller: Callable[[float], int], rank: int, counts: dict[float, int], tolerance: float) -> float:
     """The size that has `rank` smaller ones, by bisection: of logarithms, once the lower end is not 0.
 
-    Known are sizes and how many are smaller, some on either side; what is found out is added.
+    `counts` maps sizes to how many are smaller, some on either side; new counts are added to it.
     """
     low = max(size for size, count in counts.items() if count <= rank)
     high = min(size for size, count in counts.items() if count > rank)

@@ -8,7 +8,7 @@
     depth                                   num_units · shortcut_depth, the number of weight matrices
 
 A unit is h ← h + σ_post(W^{r,n} σ_mid(··· W^{r,1} σ_pre(h))); without shortcut h ← σ_post(···). The
-loss is L = 1/(2m) Σ‖y − ŷ‖². Everything here is NumPy in float64; `to_keras` builds the same network in Keras.
+loss is L = 1/(2m) Σ‖y − ŷ‖². This module is NumPy in float64; `to_keras` builds the same network in Keras.
 """
 
 import dataclasses

@@ -52,7 +52,7 @@ class Claim:
       function: The function that computes it, as module.function below theory. The check calls it.
       check: check(rng, trials) yields (measured, bound) of each instance, claimed to be measured ≤ bound, or ≥ if that
         is the relation. Unless the claim holds with a complete proof it returns a counterexample to what does not hold.
-        Its docstring begins with what is compared with what.
+        Its docstring begins with the two numbers that it compares.
       mutations: Ways to break the function, each of which the check must notice.
       relation: ≤ or ≥.
       verdict: On the printed statement: one of VERDICTS, or one of them, a colon and the details, such as the
@@ -115,8 +115,8 @@ def claim(
     Several may stand above one check, and appear in the table in their order; the lowest names the function.
 
     Args:
-      function: What the claim is about, a function of theory; the check calls it through its module.
-      mutation: What the check must notice: one mutation, or several.
+      function: The function of theory that the claim is about; the check calls it through its module.
+      mutation: One mutation, or several, that the check must detect.
       hypotheses: As in Claim; a single way to violate one need not be in a tuple.
       fields: The other fields of Claim.
     """

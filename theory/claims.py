@@ -180,7 +180,7 @@ def markdown(checks: Sequence[Check] | None = None) -> str:
 
 
 def document() -> str:
-    """Returns docs/reference/claims.md: what the columns mean, the count of statements and the table."""
+    """Returns docs/reference/claims.md: the meaning of the columns, the count of statements and the table."""
     restated = sum(bool(claim.restates) for claim in CLAIMS.values() if claim.id.startswith(SOURCES))
     return f"""# Claims
 

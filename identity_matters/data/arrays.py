@@ -155,9 +155,9 @@ def digest(*arrays: np.ndarray) -> str:
 
 def examples_summary(images: np.ndarray, labels: np.ndarray, are_resized: bool = False) -> str:
     """Returns a summary that identifies the examples, without resized pixels, which vary between machines."""
-    what, pixels = ("labels", []) if are_resized else ("images and labels", [images])
+    content, pixels = ("labels", []) if are_resized else ("images and labels", [images])
     numbers = digest(*pixels, labels.astype("<i4"))
-    return f"{len(images)} training images, {'x'.join(map(str, images.shape[1:]))}, {what} {numbers}"
+    return f"{len(images)} training images, {'x'.join(map(str, images.shape[1:]))}, {content} {numbers}"
 
 
 def resize(images: np.ndarray, image_size: int) -> np.ndarray:

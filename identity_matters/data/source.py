@@ -179,8 +179,8 @@ def note_data_location(path: str, config: DataConfig, data_dir: str = "") -> Non
 
 def check_data_is_unchanged(source: Source, config: DataConfig, record: Record | None, where: str) -> None:
     """Raises UserError if the digest of a run's data differs from that in its config.json."""
-    known = record.data_digest if record else ""
-    if known and source.digest not in ("", known):
+    recorded_digest = record.data_digest if record else ""
+    if recorded_digest and source.digest not in ("", recorded_digest):
         place = config.npz or config.images or config.dataset
         raise UserError(
             f"{place} has changed since {where} was trained on it; give the data as they were, or other data"

@@ -82,7 +82,7 @@ def _name_in_lines(name: str, final: list[dict]) -> str:
 
 def _optimizer(name: str) -> str:
     """The optimiser of a variant, by its name."""
-    changes = [variant.train for of in EXPERIMENTS.values() for variant in of if variant.name == name]
+    changes = [variant.train for variants in EXPERIMENTS.values() for variant in variants if variant.name == name]
     return _OTHER if changes and changes[0].get("optimizer", "muon") != "muon" else _MUON
 
 
@@ -158,7 +158,8 @@ def by_depth(names: Iterable[str]) -> dict[str, list[str]]:
     for name in dict.fromkeys(names):
         families.setdefault(re.sub(r"\d+", "N", name), []).append(name)
     return {
-        family: sorted(of, key=lambda name: int(re.search(r"\d+|$", name)[0] or 0)) for family, of in families.items()
+        family: sorted(members, key=lambda name: int(re.search(r"\d+|$", name)[0] or 0))
+        for family, members in families.items()
     }
 
 
@@ -171,5 +172,5 @@ def _draw_norms(by_step: Axes, by_loss: Axes, runs: list[list[dict]], colour: An
         by_step.fill_between(steps, mean - spread, mean + spread, color=colour, alpha=0.25, lw=0)
     by_loss.plot(loss, mean, color=colour)
     for marker, step in zip("o^", learning_rate_drops(runs[0])):
-        at = np.flatnonzero(steps == step)
-        by_loss.plot(loss[at], mean[at], marker, color=colour)
+        matching = np.flatnonzero(steps == step)
+        by_loss.plot(loss[matching], mean[matching], marker, color=colour)

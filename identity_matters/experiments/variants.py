@@ -117,7 +117,7 @@ STATEMENTS = (
 # Other networks on the same images, each with the SGD of its paper, in batches of 128 as steps are few, and with Muon,
 # so that networks are compared and not optimisers. All-CNN-C's rates and weight decay are its authors'. Its gradient is
 # clipped: without that the ReLUs of its logits die in the first steps at 0.01, and it diverges at 0.1.
-_SGD_128, _CLIPPED_128 = (of | {"batch_size": 128} for of in (_SGD, _CLIPPED))
+_SGD_128, _CLIPPED_128 = (settings | {"batch_size": 128} for settings in (_SGD, _CLIPPED))
 _ALL_CNN_C = {"network": "all_cnn_c", "weight_decay": 1e-3}
 RIVALS = (
     Variant("BN-free", train=_MUON),

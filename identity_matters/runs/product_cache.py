@@ -74,9 +74,9 @@ class ProductCache:
             self._require_same(digests.get(name) == self._problem.get(name), name)
         return dict(name.removesuffix(".npy").split("-") for name in names if name.endswith(".npy"))
 
-    def _require_same(self, is_same: bool, what: str) -> None:
-        advice = " (a data set that shuffles: reshuffle_each_iteration=False)" if what == "examples" else ""
-        require(is_same, f"{self._path} holds products of other {what}{advice}; remove it, or give another path")
+    def _require_same(self, is_same: bool, name: str) -> None:
+        advice = " (a data set that shuffles: reshuffle_each_iteration=False)" if name == "examples" else ""
+        require(is_same, f"{self._path} holds products of other {name}{advice}; remove it, or give another path")
 
     def _read(self, key: str, shape: tuple) -> np.ndarray | None:
         try:

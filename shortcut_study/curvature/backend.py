@@ -1,4 +1,4 @@
-"""What a backend does for a Hessian: loss, gradient and products over examples, as functions of flat weights w [dim].
+"""The interface of a backend: loss, gradient and products over examples, as functions of flat weights w [dim].
 
     equations                                    code
     Hv = d/dt ∇L(w + tv) at t = 0                second_derivative of the loss
@@ -32,7 +32,7 @@ class Backend:
       loss, gradient, products: Functions of (w, others, batch, scales), or of (w, others, vectors, batch, scales), with
         all arguments on the device: the part of a batch.
       product: As `products`, of one vector.
-      scales: np.ndarray [outputs], or [batches, outputs]. Of each output's loss; the checks find them.
+      scales: np.ndarray [outputs], or [batches, outputs]. Scales of each output's loss; the checks find them.
       values: tuple. The trained weights, flat, or None if in parts; and a list of the model's other variables.
     """
 
@@ -141,12 +141,12 @@ class Backend:
         """Returns the products [k, dim] with vectors [k, dim] over one batch."""
         return keras.ops.stack([self.product(w, others, vector, *batch) for vector in vectors])
 
-    def second_derivative(self, function: Callable, at: Any, v: Any) -> Any:
+    def second_derivative(self, function: Callable, point: Any, v: Any) -> Any:
         """Returns the product of a function's second derivative with a vector: forward mode over reverse mode."""
         try:
-            return self.jvp(self.grad(function), (at,), (v,))[1]
+            return self.jvp(self.grad(function), (point,), (v,))[1]
         except (TypeError, NotImplementedError):  # a gradient function of the user's own, which has no forward mode
-            return self.vjp(self.grad(function), at)[1](v)[0]
+            return self.vjp(self.grad(function), point)[1](v)[0]
 
     def _hessian_product(self, w: Any, others: list, v: Any, batch: tuple, scales: Any) -> Any:
         return self.second_derivative(lambda w: self.objective.total(w, others, batch, scales), w, v)

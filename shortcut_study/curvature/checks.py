@@ -1,6 +1,6 @@
-"""Checks of what a Hessian is asked of: a model that can be trained, and examples that fit it and its loss.
+"""Checks of a Hessian's arguments: a model that can be trained, and examples that fit it and its loss.
 
-derivative_checks compares what is differentiated with what Keras minimises.
+derivative_checks compares the differentiated function with the loss that Keras minimises.
 """
 
 import warnings

@@ -1,4 +1,4 @@
-"""Checks that what is differentiated is what Keras minimises: once, on the problem itself, before the first number.
+"""Checks that Keras minimises the differentiated function: once, on the problem itself, before the first number.
 
     over all examples, at the weights, batch by batch
       compare_losses         the loss is that of Keras's own code; that of a batch is the sum over its halves
@@ -55,7 +55,7 @@ SLOPE_STEPS = {"float64": (1e-6, 1e-4, 1e-2), "float32": (1e-3, 1e-2)}  # of dif
 
 
 class Checked(NamedTuple):
-    """What the checks found."""
+    """The result of the checks."""
 
     scales: np.ndarray  # of each output's loss: its weight over the number of values that count
     rounding: float  # relative, of a product; NaN if not checked by differences
@@ -142,7 +142,7 @@ def _shifted(point: np.ndarray, shift: float, variables: Sequence) -> np.ndarray
 
 
 def slope_error(backend: Backend, point: np.ndarray, line: Line) -> float:
-    """Returns by what share the slope of a line is no difference of losses; 0 if it is one or nothing tells.
+    """Returns the relative error of a line's slope against differences of losses; 0 if it agrees or cannot be tested.
 
     A loss is continuous at the kinks of ReLU. But at a kink itself, as of a layer of zeros, the differences to both
     sides disagree, and tell nothing.
@@ -252,7 +252,7 @@ def check_gauss_newton(ours: Backend, exact: Backend, point: np.ndarray, product
     def outputs(step: float, along: np.ndarray) -> np.ndarray:
         w = exact.weights(point, step, along)
         found = [
-            exact.evaluate(lambda *of: exact.outputs(*of)[0], w, exact.values[1], exact.on_device(batch))
+            exact.evaluate(lambda *arguments: exact.outputs(*arguments)[0], w, exact.values[1], exact.on_device(batch))
             for batch in exact.examples.batches
         ]
         return np.concatenate([np.ravel(convert_to_numpy(z)) for z in keras.tree.flatten(found)])

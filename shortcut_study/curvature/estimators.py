@@ -46,7 +46,7 @@ SPARE_OF_TRACE, SPARE_OF_DIAGONAL, SPARE_OF_HUTCHINSON = 4, 8, 14
 def confidence(num_samples: int, rank: float = np.inf) -> float:
     """Returns how many standard errors of a mean of so many samples hold it 95 times in 100.
 
-    By Student's t for normal samples. Those of vᵀHv are skewed, the more so the fewer eigenvalues hold H: as a χ² with
+    Normal samples need Student's t. Those of vᵀHv are skewed, the more so the fewer eigenvalues hold H: as a χ² with
     `rank` degrees of freedom, (Σλ²)³/(Σλ³)², is. The factor was fitted to simulated ones: for 2 to 100 samples and all
     ranks 95 to 97 % of means are held; Student's t holds only 82 % of those of 4 samples of rank 1.
     """
@@ -259,7 +259,8 @@ def _trace(small: Small, i: int, *left_out: np.ndarray) -> np.ndarray:
     """Returns XTrace's estimates [p] by vector i, for a Q without an orthonormal column of each array [k, p or 1]."""
     r, w, h, along, dim = small
     of_w = [w[:, i] @ columns for columns in left_out]
-    rest = w[:, i, None] - sum(columns * of for columns, of in zip(left_out, of_w))  # what ωᵢ has along Qᵢ, by Q
+    # The components of ωᵢ along Qᵢ, in the basis Q.
+    rest = w[:, i, None] - sum(columns * factors for columns, factors in zip(left_out, of_w))
     curved = along[i] - 2 * r[:, i] @ rest + np.sum(rest * (h @ rest), 0)
     size = dim - np.sum(w[:, i] ** 2) + sum(entries**2 for entries in of_w)
     return _within(small, left_out) + (dim - len(r) + len(left_out)) * curved / size

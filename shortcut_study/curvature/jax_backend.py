@@ -66,16 +66,16 @@ class Backend(backend.Backend):
 
         return lambda *arguments: self._with_reverse_mode(call, *arguments)
 
-    def second_derivative(self, function: Callable, at: Any, v: Any) -> Any:
+    def second_derivative(self, function: Callable, point: Any, v: Any) -> Any:
         """Returns the product of a function's second derivative with a vector."""
         if self._has_forward_mode:
-            return super().second_derivative(function, at, v)
-        return self.vjp(self.grad(function), at)[1](v)[0]
+            return super().second_derivative(function, point, v)
+        return self.vjp(self.grad(function), point)[1](v)[0]
 
     def _with_reverse_mode(self, call: Callable, *arguments: Any) -> Any:
-        """Returns what a function returns, with reverse over reverse mode if jax.custom_vjp forbids the forward mode.
+        """Returns a function's result, with reverse over reverse mode if jax.custom_vjp forbids the forward mode.
 
-        JAX says so only when it compiles.
+        JAX raises this only when it compiles.
         """
         try:
             return call(*arguments)

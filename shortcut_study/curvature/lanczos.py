@@ -6,7 +6,7 @@
     T s = θ s                      Ritz: values θ, error_bounds β|s_k|, weights s_1²
 
 Full reorthogonalisation, so no eigenvalue appears twice that is not double. Source: Parlett, The Symmetric Eigenvalue
-Problem (1980), for the bounds and for "twice is enough"; quadrature.py says what the weights are for.
+Problem (1980), for the bounds and for "twice is enough"; quadrature.py uses the weights.
 """
 
 from collections.abc import Callable, Sequence
@@ -73,7 +73,7 @@ def lanczos(
     Args:
       mvp_fn: callable. mvp_fn(v [dim]) -> Hv [dim], linear and the same at every call; must not write to v.
       dim, order: int. n, and the number of steps, at most n.
-      seed: int or sequence of int. Of the starting vector, uniform on the sphere.
+      seed: int or sequence of int. Seed of the starting vector, uniform on the sphere.
       dtype, out: float64, or float32; memory [≥ order, dim] of that type for the basis, None allocates it.
       stop: callable. Given the Ritz values so far after every fifth step; true ends it early. See `converged`.
       orthogonal_to: [k, dim] of dtype, orthonormal rows, P the projection on them: (I − P)H(I − P) is decomposed.

@@ -77,7 +77,7 @@ class MeasurementContext:
         return product
 
     def kept(self, function: Callable, name: str, num_passes: int = 1) -> Callable:
-        """Returns a function from a vector to one of its size, kept by name; it passes over the examples as often."""
+        """Returns a function, cached by name, that passes num_passes times over the examples."""
         steps = num_passes * self._operator.num_batches
         return function if self._kept is None else self._kept.wrap(function, name, lambda: self._bar.update(steps))
 

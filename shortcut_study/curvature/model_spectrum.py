@@ -76,7 +76,7 @@ class PartSpectra(NamedTuple):
 def parts(model: keras.Model, groups: Groups = "layer") -> dict[str, np.ndarray]:
     """Returns the indices of each layer's, block's or group's weights in the flat weights, by its name.
 
-    Of layers of one name, as two models in a model can have, the second is "name (2)".
+    If two layers have the same name, as two models in a model can have, the second is "name (2)".
     """
     if isinstance(groups, Mapping):
         return {name: positions(model, variables) for name, variables in groups.items()}

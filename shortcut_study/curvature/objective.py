@@ -47,7 +47,7 @@ class Objective(NamedTuple):
 
     @contextlib.contextmanager
     def bind(self, w: Any, others: Sequence) -> Iterator[keras.StatelessScope]:
-        """Context manager: the model's trained variables, flat or one by one in w, and its others have given values."""
+        """Context manager: the model's trained variables, flat or as a list in w, and its others have given values."""
         trained = self.model.trainable_variables
         values = [*zip(trained, parts_of(w, trained, ops)), *zip(self.model.non_trainable_variables, others)]
         with dtype_override(self.model, self.dtype), keras.StatelessScope(values, collect_losses=True) as scope:
@@ -55,7 +55,7 @@ class Objective(NamedTuple):
 
     @property
     def draws(self) -> bool:
-        """Whether random numbers take part, which are others in another type."""
+        """Whether the loss uses random numbers, which differ between types."""
         return self.training and any("seed_generator" in variable.path for variable in self.model.variables)
 
     def outputs(self, x: Any) -> Any:
@@ -133,7 +133,7 @@ class Objective(NamedTuple):
     def keras_loss(self, x: Any, y: Any, outputs: Any, sample_weight: Any = None) -> Any:
         """Returns the loss of a batch as Keras's own code computes it, in its own type: compile's, or compute_loss.
 
-        The mean is taken for every loss, and weight penalties are left out.
+        The mean is taken for every loss, and weight penalties are omitted.
         """
         if self.loss is COMPUTE_LOSS:
             with _without_weight_penalties(self.model):
@@ -245,7 +245,7 @@ def _like(factors: Any, values: Any) -> Any:
 def loss_of(model: keras.Model, loss: Any = None, loss_weights: Any = None) -> tuple[Any, Any]:
     """Returns a loss and its weights as given, else what `fit` minimises, else the cross-entropy of logits.
 
-    Raises ValueError if the model's class overrides train_step, whose loss nothing knows.
+    Raises ValueError if the model's class overrides train_step, because its loss is then unknown.
     """
     if loss is not None:
         return loss, loss_weights

@@ -39,7 +39,7 @@ Path = str | os.PathLike | None
 class Hessian:
     """The Hessian of the mean loss over examples in the trained weights of a Keras model, known by exact products.
 
-    L = 1/m Σ ℓ(y, outputs), ℓ the loss of compile, else −log softmax(logits)[label]. Weight penalties are left out:
+    L = 1/m Σ ℓ(y, outputs), ℓ the loss of compile, else −log softmax(logits)[label]. Weight penalties are omitted:
     (λ/2)‖w‖² adds λ to every eigenvalue. Weights, and the statistics of batch normalisation, are copied now; the model
     and its random generators stay as they are.
 
@@ -61,22 +61,22 @@ class Hessian:
       gauss_newton: bool. The Gauss–Newton matrix Jᵀ∇²ℓJ in place of the Hessian (weights in a loss held).
       training: bool. Batch normalisation by each batch's own moments, so that batch_size belongs to the definition of
         the loss. Dropout has one mask then, that of its generator's present state.
-      batch_size: int. Examples at a time; sets the memory, not the result: a loss for which it would is refused, unless
-        one batch holds all examples. None: chosen by their size.
+      batch_size: int. Examples at a time; sets the memory, not the result: a loss that depends on it raises ValueError,
+        unless one batch holds all examples. None: chosen by their size.
       dtype: "float32" or "float64". None: that of the weights, also of a model in mixed precision.
       precision: "highest", or "default": a GPU may then round factors to TensorFloat-32, 0.2 % off and faster.
       on_batch: callable. Called without arguments after each batch.
 
     Attributes:
       shape, dtype: (dim, dim), and the NumPy type of products.
-      num_weights: int. Of all trained weights, which `variables` may choose some of.
-      rounding: float. Of a product, relative to it, at the weights and near them; NaN if it is not known.
+      num_weights: int. The number of all trained weights, of which `variables` may choose some.
+      rounding: float. Relative rounding error of a product, at the weights and near them; NaN if it is not known.
       is_checked_by_differences: bool. Whether products agree with differences of gradients, at the weights or near
         them. Otherwise, as at a kink of ReLU or with Dropout in training, nothing could be compared.
       is_coupled: bool. Whether the loss of an example depends on the others of its batch.
 
     Raises:
-      ValueError: what is not accepted or has no Hessian; `checks` and `derivative_checks` say what is compared.
+      ValueError: invalid arguments, or a loss without a Hessian; see `checks` and `derivative_checks`.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Hessian:
         return f"mean {loss} over {len(self.examples):,} examples{batches}"
 
     def problem(self) -> dict[str, list]:
-        """Returns the arrays and words that decide the products, by what they are."""
+        """Returns the arrays and text that determine the products, by name."""
         loss, loss_weights, training = self.objective[1:4]
         losses = [part for part in keras.tree.flatten(loss) if isinstance(part, keras.losses.Loss)]
         matrix = [str(self.dtype), str(training), str(self.gauss_newton), np.arange(self.num_weights)[self._chosen]]
@@ -212,7 +212,8 @@ class Hessian:
         the result is gone.
 
         Args:
-          path: A folder that has each product as soon as it is finished; the same call goes on after an interruption.
+          path: A folder that stores each product as soon as it is finished; the same call resumes after an
+            interruption.
           progress: bool. Shows a bar.
           **accuracy: order, num_vectors, tolerance, seed, as for `quadrature.deflated_quadrature`.
         """

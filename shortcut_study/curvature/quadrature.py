@@ -101,7 +101,7 @@ def deflated_quadrature(
     on_plan: Callable = lambda total, is_final: None,
     folder: str | os.PathLike | None = None,
 ) -> tuple[Quadrature, np.ndarray]:
-    """Returns a quadrature that knows the outer eigenvalues one by one, and their eigenvectors [k, dim].
+    """Returns a quadrature with the outer eigenvalues resolved individually, and their eigenvectors [k, dim].
 
     >>> values = np.append(np.linspace(-1, 1, 998), [50.0, 100.0])
     >>> outer, vectors = deflated_quadrature(lambda v: values * v, 1000)
@@ -133,13 +133,13 @@ def deflated_quadrature(
     vectors = outer.coefficients.T.astype(dtype)
     if taken == dim:
         return Quadrature(*np.zeros((3, 1, 0)), outer.rounding, outer.values, outer.error_bounds), vectors @ first.basis
-    known = outer.error_bounds <= tolerance * largest
-    num_for_rest = _expected_steps(outer, known, order) * long + short
-    if dim <= max(order + known.sum(), num_for_rest):  # as many products find all eigenvalues
+    is_outer = outer.error_bounds <= tolerance * largest
+    num_for_rest = _expected_steps(outer, is_outer, order) * long + short
+    if dim <= max(order + is_outer.sum(), num_for_rest):  # as many products find all eigenvalues
         planned = lambda total, final: on_plan(taken + total, final)  # noqa: E731
         return deflated_quadrature(mvp_fn, dim, dim, num_vectors, tolerance, seed, dtype, planned, folder)
-    found = basis(int(known.sum()), dim, np.dtype(dtype), 0, folder)  # as they may be many
-    vectors = np.matmul(vectors[known], first.basis, out=found)
+    found = basis(int(is_outer.sum()), dim, np.dtype(dtype), 0, folder)  # in a file if they are many
+    vectors = np.matmul(vectors[is_outer], first.basis, out=found)
     on_plan(taken + num_for_rest, False)
     # One step from a random vector v orthogonal to the basis: its diagonal is vᵀHv.
     seeds = ([seed, vector] for vector in range(long + 1, num_vectors + 1))
@@ -160,18 +160,20 @@ def deflated_quadrature(
         rows.append(ritz(done))
     nodes, weights, bounds = (np.stack([row[column] for row in rows]) for column in range(3))
     # What H has between a known Ritz vector and the rest, which the residuals of the rest's own iteration lack.
-    bounds += first.residual * float(np.linalg.norm(outer.coefficients[-1, known]))
-    weights *= 1 - known.sum() / dim
+    bounds += first.residual * float(np.linalg.norm(outer.coefficients[-1, is_outer]))
+    weights *= 1 - is_outer.sum() / dim
     rounding = max(row.rounding for row in (outer, *rows))
-    return Quadrature(nodes, weights, bounds, rounding, outer.values[known], outer.error_bounds[known], probes), vectors
+    return Quadrature(
+        nodes, weights, bounds, rounding, outer.values[is_outer], outer.error_bounds[is_outer], probes
+    ), vectors
 
 
-def _expected_steps(outer: Ritz, known: np.ndarray, order: int) -> int:
+def _expected_steps(outer: Ritz, is_outer: np.ndarray, order: int) -> int:
     """Returns how many steps the rest takes at most, by the range of the Ritz values that are not known."""
-    if known.all():
+    if is_outer.all():
         return 0
-    values = outer.values[~known]
-    bounds = outer.error_bounds[~known]
+    values = outer.values[~is_outer]
+    bounds = outer.error_bounds[~is_outer]
     width = DENSITY_WIDTH * np.ptp(outer.values)
     span = (values + bounds).max() - (values - bounds).min()
     steps = int(np.ceil(min(span / width, order))) if width else order
@@ -198,7 +200,7 @@ def mean_eigenvalue(quadrature: Quadrature, dim: int | None = None) -> tuple[flo
 def _rank(quadrature: Quadrature, samples: np.ndarray, dim: int) -> float:
     """Returns how many eigenvalues hold the spread of the samples, at least, and at least 1, for `confidence`.
 
-    Of eigenvalues no further than μ from their mean, with Σλ² = n² Var/2, (Σλ²)³/(Σλ³)² is no less than Σλ²/μ².
+    For eigenvalues no further than μ from their mean, with Σλ² = n² Var/2, (Σλ²)³/(Σλ³)² is no less than Σλ²/μ².
     """
     if len(samples) < 2:
         return 1.0

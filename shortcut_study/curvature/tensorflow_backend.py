@@ -82,18 +82,18 @@ class Backend(backend.Backend):
             value = tf.nest.map_structure(tf.identity, function(w))
         return value, lambda u: (tape.gradient(value, w, output_gradients=u, unconnected_gradients=ZERO),)
 
-    def jvp(self, function: Callable, at: tuple, v: tuple) -> tuple[Any, Any]:
+    def jvp(self, function: Callable, point: tuple, v: tuple) -> tuple[Any, Any]:
         """Returns the value of a function, and Jv."""
-        value, pull = self.vjp(function, *at)
+        value, pull = self.vjp(function, *point)
         with tf.GradientTape() as tape:
             u = tf.nest.map_structure(tf.zeros_like, value)
             tape.watch(u)
             (pulled,) = pull(u)
         return value, tape.gradient(pulled, u, output_gradients=v[0], unconnected_gradients=ZERO)
 
-    def second_derivative(self, function: Callable, at: Any, v: Any) -> Any:
+    def second_derivative(self, function: Callable, point: Any, v: Any) -> Any:
         """Returns the product of a function's second derivative with a vector."""
-        return self.vjp(self.grad(function), at)[1](v)[0]
+        return self.vjp(self.grad(function), point)[1](v)[0]
 
     def compiled(self, function: Callable, has_vector: bool = False) -> Callable:
         """Returns the function as a graph, traced once for batches of all sizes."""

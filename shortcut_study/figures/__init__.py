@@ -1,6 +1,6 @@
 """The figures of Li et al., *Demystifying ResNet*, each a module with all its parts:
 
-    EXPERIMENTS                 what results.csv must hold for it: (experiment, activations)
+    EXPERIMENTS                 the rows of results.csv that it needs: (experiment, activations)
     CAPTION                     what it shows, in one sentence
     READS                       the settings that it reads, beside those of all figures (data, first seed, events)
     SIZE                        those of them that make it as large as the paper's

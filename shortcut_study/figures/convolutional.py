@@ -36,7 +36,8 @@ _LEGEND = "shortcut over … convolutions, initialiser"
 
 
 def jobs(config: StudyConfig, data: StudyData) -> list[Job]:
-    """Returns a job for every architecture; it has all seeds and initialisers, because they share what is compiled.
+    """Returns a job for every architecture; it has all seeds and initialisers, because they share the compiled
+    functions.
 
     Raises:
       UserError: the images are not square, or no multiple of the pixels that the stem leaves.

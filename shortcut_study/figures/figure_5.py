@@ -118,7 +118,7 @@ def _spectrum_from_moments(network: ShortcutNetwork, weights: np.ndarray, *pair:
     Eigenvalues count as 0 within rounding; counting cannot distinguish one below SMALLEST of the
     largest from 0. If the 10th percentile is such, LAPACK computes the eigenvalues, up to LARGEST_RESOLVED weights.
     Beyond, the condition number is above 1/SMALLEST: its column holds inf, and that of p10_abs 0. An uncertain index is
-    left out.
+    omitted.
     """
     size = network.num_parameters
     if size > LARGEST_MATRIX:
@@ -153,7 +153,7 @@ def draw_architecture(axes: Axes, initial: list[dict], arch: Architecture, label
 
     Args:
       initial: Rows of the experiment initial_spectrum.
-      of_infinite: What the triangles' names in the legend end with.
+      of_infinite: The end of the triangles' names in the legend.
     """
     rows_at_depths = rows_of_architecture(initial, arch)
     band = over_seeds(rows_at_depths, "depth", "condition_number")
@@ -193,7 +193,7 @@ def findings(rows: list[dict]) -> list[Finding]:
 
 
 def _infinite_depths(rows: list[dict]) -> dict[str, list[int]]:
-    """The depths at which a run's condition number is infinite, by what is known of it in words."""
+    """Returns the depths at which a run's condition number is infinite, by its lower bound in words."""
     infinite = select(rows, condition_number=np.inf)
     unresolved = select(infinite, p10_abs=0.0)
     rows_by_mark = {_BEYOND: [row for row in infinite if row not in unresolved], _UNRESOLVED: unresolved}

@@ -81,7 +81,7 @@ def compare_along_loss(
 ) -> Comparison | None:
     """Returns 2-shortcut networks beside another architecture along the loss; None if they pass no common loss.
 
-    An infinite value counts as BEYOND: a run is not left out because its condition number is infinite.
+    An infinite value counts as BEYOND: a run is not dropped because its condition number is infinite.
     """
     rows = [row | {name: BEYOND} if row[name] == np.inf else row for row in rows]
     two, other = (along_loss(rows_of_architecture(rows, a), loss, name, log) for a in (TWO, arch))
@@ -171,7 +171,7 @@ def grows(values: np.ndarray, bounds: np.ndarray) -> bool | None:
 
     Args:
       values: [n], infinite if a value is too large to be known.
-      bounds: [n], what such a value is above; elsewhere the value.
+      bounds: [n], a lower bound of such a value; elsewhere the value.
     """
     pairs = zip(values, values[1:], bounds[1:])
     return all_of([bool(bound > a) for a, b, bound in pairs if bound > a or b < np.inf])
@@ -192,9 +192,9 @@ def series(depths: np.ndarray, values: np.ndarray) -> str:
     return ", ".join(f"{value:.3g} (depth {depth:.0f})" for depth, value in zip(depths, values) if np.isfinite(value))
 
 
-def named(what: str, depths: Collection[int]) -> str:
+def named(text: str, depths: Collection[int]) -> str:
     """Returns depths in words, to append to others; empty if there are none."""
-    return f"; {what} at depth {', '.join(f'{depth:.0f}' for depth in depths)}" if depths else ""
+    return f"; {text} at depth {', '.join(f'{depth:.0f}' for depth in depths)}" if depths else ""
 
 
 def diverged_runs(rows: list[dict], *architectures: Architecture) -> str:

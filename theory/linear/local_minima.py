@@ -1,4 +1,4 @@
-"""Linear residual networks without restriction to a ball: bad critical points, none of which is a local minimum.
+"""Linear residual networks without restriction to a ball: bad critical points, which are not local minima.
 
 paper                                     code
 (I + A_ℓ)···(I + A_1), f                  as in linear_residual.py

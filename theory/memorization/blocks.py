@@ -34,7 +34,7 @@ class NoThreshold(ValueError):
 
     Attributes:
       row: int. A point of the block that cannot be separated from another.
-      reason: str. What is missing, with the numbers.
+      reason: str. The unsatisfied condition, with the numbers.
     """
 
     def __init__(self, row: int, reason: str) -> None:

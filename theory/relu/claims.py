@@ -45,14 +45,14 @@ def weights_of_table_1(rng: np.random.Generator, trials: int) -> Pairs:
 )
 def weights_of_the_text(rng: np.random.Generator, trials: int) -> Pairs:
     """The text's 13.59 million against every count of Table 1, also with biases and with convolutions as shortcuts."""
-    bare, biased, projected, both = (
+    bare, biased, projected, with_both = (
         table_1.count_weights(biases, projections).weights for projections in (False, True) for biases in (False, True)
     )
     yield from weights_of_table_1(rng, trials)
     require(13.59 not in [round(count / 1e6, 2) for count in (bare, biased, projected)], "Table 1 has 13.59M weights")
     return (
         f"Table 1 has {bare:,}, with biases {biased:,}; with biases and 1 × 1 convolutions as shortcuts, which the "
-        f"paper does not have, {both:,}"
+        f"paper does not have, {with_both:,}"
     )
 
 
@@ -208,7 +208,7 @@ def ball(rng: np.random.Generator, trials: int) -> Pairs:
 def regrouped(rng: np.random.Generator, trials: int) -> Pairs:
     """f at teachers with reordered blocks against the bound; the order τ⁸; and one block whose f/f(0) is constant.
 
-    Regrouping is a permutation of blocks here. Two blocks x + τ²Oᵢx, Oᵢ orthogonal, O₁O₂ = −O₂O₁, on inputs that no
+    Regrouping is a permutation of blocks. Two blocks x + τ²Oᵢx, Oᵢ orthogonal, O₁O₂ = −O₂O₁, on inputs that no
     ReLU changes, have just the bound; for small τ it is near ℓ²(ℓ − 1)²τ⁸. The last part is a local minimum of one
     block in the population, whose f/f(0) is the same at every radius: so f ≤ c τ⁴ f(0) does not hold for all local
     minima in the ball.

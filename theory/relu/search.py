@@ -137,7 +137,7 @@ def _leaves_zero_units_downhill(problem: "Sample | Population", w: np.ndarray, i
 def classify(problem: "Sample | Population", w: np.ndarray, radius: float) -> dict[str, np.ndarray]:
     """Returns the category, one of CATEGORIES, of each balanced w, and the numbers that decide it: arrays [n].
 
-    Not critical (radius·‖∇f‖ > 1e-11 f(0)): kink, stopped where ∇f jumps, or not_converged. Critical, in this order:
+    Not critical (radius·‖∇f‖ > 1e-11 f(0)): kink, stopped at a jump of ∇f, or not_converged. Critical, in this order:
     outside, |||A||| > radius; global_minimum, f ≤ 1e-18 f(0); zero_unit, a unit is zero and f falls when it is switched
     on (fact 1); kink, at the edge of its linear region; and by the exact Hessian without the free directions: saddle,
     bad_local_minimum, or degenerate, the least eigenvalue 0 within 1e-8 of the largest (a dead unit, say; also zero
