@@ -6,7 +6,7 @@
 Each line is the training step of benchmarks.train_step with the same global batch, in processes that
 are pinned to their cores: one without a strategy; one under MirroredStrategy, on one device, whose
 slowdown against the first is the cost of the strategy; and two under MultiWorkerMirroredStrategy.
-The all-reduce is timed alone, on one vector as long as all gradients. All processes stay alive and take turns.
+The all-reduce is timed separately, on one vector as long as all gradients. All processes stay alive and take turns.
 """
 
 import contextlib

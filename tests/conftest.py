@@ -18,7 +18,7 @@ from identity_matters.config import DataConfig, ModelConfig, TrainConfig
 
 @pytest.fixture(scope="session", autouse=True)
 def state_folder(tmp_path_factory):
-    """Where the key that signs SavedModels is made: not the developer's own folder."""
+    """The folder of the key that signs SavedModels: not the developer's own."""
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
 
 

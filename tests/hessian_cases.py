@@ -369,7 +369,7 @@ CASES = {
 
 @contextlib.contextmanager
 def float64():
-    """Opens a context in which Keras makes models and losses in float64."""
+    """Context manager: Keras makes models and losses in float64."""
     before = keras.config.floatx(), keras.config.dtype_policy()
     keras.config.set_floatx("float64")
     keras.config.set_dtype_policy("float64")
@@ -453,7 +453,7 @@ def linearised(model, x, y, options, u, v):
 
 
 def check(name):
-    """Raises AssertionError where the operator is not the Hessian of Keras's loss, or keeps a trace in the model."""
+    """Raises AssertionError if the operator is not the Hessian of Keras's loss, or leaves a trace in the model."""
     found = error(name)
     assert found < (COARSE if name in ROUNDED else TOLERANCE), f"{name}: {found:.1e}"
 

@@ -1,4 +1,4 @@
-"""How tests call a launcher: in this process, where it is quick and its modules can be changed; and its presets."""
+"""Calls of a launcher in this process, which is quick and lets tests change its modules; and its presets."""
 
 import contextlib
 import importlib

@@ -1,7 +1,7 @@
 """What MkDocs calls while it builds the site: for pages that are made, links, marks and the order.
 
 Nothing here is committed twice: the API comes from docstrings, commands and presets from the launchers, the tour from
-its notebook, and CHANGELOG.md and CONTRIBUTING.md are read where they are.
+its notebook, and CHANGELOG.md and CONTRIBUTING.md are read in place.
 """
 
 import os

@@ -30,7 +30,7 @@ class Sentence(NamedTuple):
 
     Attributes:
       text: One of TEXTS.
-      section: Where it stands.
+      section: The section that has it.
       paraphrase: The sentence, in at most 15 words.
       answers: Ids of claims, pages below docs/ and reasons why there is no check.
     """

@@ -1,4 +1,4 @@
-"""Arrays and batches of one's own, given in Python: taken in many forms, refused in one line, resumed as the same."""
+"""A user's arrays and batches, passed in Python: accepted forms, short errors, and resumption with the same data."""
 
 import dataclasses
 import itertools
@@ -302,7 +302,7 @@ def test_what_is_no_data_set_is_refused_in_one_line(data, words, monkeypatch):
 
 
 class ByNumber:
-    """Batches that are there by number alone, and whose numbers have no end of their own."""
+    """Batches that only have a number, and whose numbers have no end."""
 
     def __init__(self, count):
         self._count = count

@@ -1,4 +1,4 @@
-"""What errors say: in one line, as long as a line may be, and which errors of others are ours."""
+"""Messages of errors: one line of limited length, and which foreign errors become ours."""
 
 import pytest
 

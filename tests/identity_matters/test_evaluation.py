@@ -103,7 +103,7 @@ def test_an_export_removes_nobodys_files(tiny_config, tmp_path):
 
 @pytest.mark.slow
 def test_tensorflow_alone_runs_the_saved_model(exported, digits, tmp_path):
-    """As `saved_model_cli run`, where importing our packages fails."""
+    """As `saved_model_cli run`, in a process that cannot import our packages."""
     for package in ("identity_matters", "launch"):
         (tmp_path / f"{package}.py").write_text("raise ImportError('not here')")
     np.save(tmp_path / "images.npy", digits)

@@ -1,4 +1,4 @@
-"""The files of a folder of images: their classes, splits, order and pixels, and what is refused in one line."""
+"""The files of a folder of images: their classes, splits, order and pixels, and the errors for invalid ones."""
 
 import contextlib
 import hashlib

@@ -112,7 +112,7 @@ def test_callbacks_of_keras_may_set_a_rate_that_no_schedule_sets(short, tmp_path
 
 
 def test_what_decays_is_what_keras_decays_where_the_optimizer_is_given(tiny_config):
-    """The flags' decay is of convolution kernels alone; a given optimiser is taken as it is."""
+    """The flags' decay applies only to convolution kernels; a given optimiser is used unchanged."""
     from identity_matters import networks
     from identity_matters.optimization import compile_model
 

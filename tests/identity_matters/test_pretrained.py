@@ -33,7 +33,7 @@ def patterns() -> np.ndarray:
 
 
 def evaluated(name, **options):
-    """What `evaluate` says of a network on its own data set; TFDS_DATA_DIR tells where CIFAR-10 is prepared."""
+    """The result of `evaluate` for a network on its data set; TFDS_DATA_DIR names the folder of CIFAR-10."""
     try:
         return evaluate(pretrained.load(name), pretrained.find(name).dataset, **options)
     except UserError as error:

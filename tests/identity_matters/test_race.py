@@ -21,7 +21,7 @@ PATIENCE = 120  # seconds
 
 
 def run_once(path, seed, chance):
-    """A command in small: it looks at the directory, takes its time, and writes its seed where it has begun."""
+    """A command in small: it looks at the directory, takes its time, and writes its seed once it has begun."""
     try:
         run = RunDirectory(path, TrainConfig(seed=seed))
         time.sleep(chance.uniform(0, 0.002))
@@ -35,7 +35,7 @@ def run_once(path, seed, chance):
 
 
 def run_all(paths, seed, gate):
-    """Starts in one directory after the other, at the same moment as the other processes; says where it hangs."""
+    """Starts in one directory after the other, at the same moment as the other processes; a traceback shows a hang."""
     chance = random.Random(seed)
     for path in paths:
         faulthandler.dump_traceback_later(PATIENCE, exit=True)

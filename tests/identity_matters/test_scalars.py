@@ -14,7 +14,7 @@ INITIALIZERS = ("fixup", "rezero")
 
 
 def moved(c, seed=0) -> keras.Model:
-    """The network of a config, away from its start, where branches are 0."""
+    """The network of a config, away from its initial weights, at which branches are 0."""
     network, random = all_conv_resnet(c, seed), np.random.default_rng(seed)
     for variable in network.trainable_variables:
         variable.assign(variable + 0.1 * random.standard_normal(variable.shape))

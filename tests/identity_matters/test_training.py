@@ -30,7 +30,7 @@ from identity_matters.untrusted import load_network
 
 
 def assert_same_run(a, b) -> None:
-    """Bit-identical weights and optimiser state, and the same rows but for the speed."""
+    """Bit-identical weights and optimiser state, and the same rows except for the speed."""
     (_, arrays), (_, others) = (newest_checkpoint(os.path.join(path, "checkpoints")) for path in (a, b))
     assert arrays.keys() == others.keys()
     for name in arrays:

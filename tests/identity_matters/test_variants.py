@@ -67,7 +67,7 @@ def test_mixed_precision_uses_bfloat16_for_convolutions_and_float32_elsewhere(im
 
 
 def branches_part(network, images) -> np.ndarray:
-    """What the residual branches add to the logits: those of the network less those of its shortcuts alone."""
+    """The residual branches' part of the logits: those of the network minus those of only its shortcuts."""
     logits = network(images).numpy()
     for layer in convolutions(network):
         if layer.name.endswith("_conv2"):

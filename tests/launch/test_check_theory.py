@@ -40,7 +40,7 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def run(finished, monkeypatch):
-    """What `finished` returns, where there are no other claims."""
+    """The result of `finished`, without other claims."""
     monkeypatch.setattr(claims, "CLAIMS", FEW)
     return finished
 

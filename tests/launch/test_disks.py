@@ -1,6 +1,6 @@
-"""Full disks, exhausted inodes, directories of others: one line with a path and exit code 1, whatever the moment.
+"""Full disks, exhausted inodes, foreign directories: an error with a path and exit code 1 at every moment.
 
-Each run has a file system of its own in memory, which root alone can mount.
+Each run has its file system in memory, which only root can mount.
 """
 
 import ast

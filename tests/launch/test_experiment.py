@@ -79,7 +79,7 @@ def report(run, rows):
 
 @pytest.fixture
 def squares(tmp_path, monkeypatch):
-    """Registers the command, with the one line that this takes; returns the directory for its run."""
+    """Registers the command, which takes a single call; returns the directory for its run."""
     monkeypatch.setattr(record, "RUN_TYPES", (*record.RUN_TYPES, "squares"))
     return str(tmp_path / "run")
 

@@ -102,7 +102,7 @@ def save_on_sigterm(run_dir, flags):
 
 
 def meet_a_full_disk(run_dir, flags):
-    """The next checkpoint does not fit: one line, and the older checkpoints are kept."""
+    """The next checkpoint does not fit: a short error, and the older checkpoints are kept."""
     before = last_step(run_dir)
     size = (run_dir / "checkpoints" / f"step_{before:08d}.npz").stat().st_size
 

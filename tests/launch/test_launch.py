@@ -1,4 +1,4 @@
-"""The launchers: what a user sees when all goes well, and the one line when it does not."""
+"""The launchers: their output when all goes well, and the short error when it does not."""
 
 import json
 import os

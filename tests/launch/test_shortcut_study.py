@@ -1,4 +1,4 @@
-"""launch.shortcut_study: every figure end to end, resumption, TensorBoard, and one line where something is wrong."""
+"""launch.shortcut_study: every figure end to end, resumption, TensorBoard, and short errors."""
 
 import dataclasses
 import json

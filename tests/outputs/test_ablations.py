@@ -71,7 +71,7 @@ def compared(tmp_path_factory):
 
 
 def steps_of(name: str, operations: float) -> int:
-    """How many updates these operations allow: 2k²ab for each output pixel, three times but for the first kernel."""
+    """How many updates these operations allow: 2k²ab for each output pixel, three times except for the first kernel."""
     blocks, width = (1, 32) if name == "1 block a stage" else (2, 24)
     forward, channels = [2 * 9 * width * 16**2], width
     for stage, side in enumerate((8, 4, 2)):  # the stem's output is pooled

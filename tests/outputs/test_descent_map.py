@@ -1,6 +1,6 @@
 """What launch.descent_map computes and draws: recursions for single eigenvalues, and tables that were made up.
 
-The map and two other tables take minutes: they are made up, but for two cells. All else is computed.
+The map and two other tables take minutes: they are made up, except for two cells. All else is computed.
 """
 
 import itertools
@@ -61,7 +61,7 @@ def drawn(tmp_path_factory):
 
 
 def layers_from_zero(targets, depth, rate, num_steps):
-    """λ of each layer before each step of descent on Σ|λ^ℓ − φ|², from λ = 1: eigenvalues move alone."""
+    """λ of each layer before each step of descent on Σ|λ^ℓ − φ|², from λ = 1: eigenvalues move independently."""
     targets = np.asarray(targets)
     path = [np.ones(len(targets), targets.dtype)]
     with np.errstate(all="ignore"):

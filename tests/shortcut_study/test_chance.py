@@ -1,4 +1,4 @@
-"""What the figures say where a difference between two kinds of networks may be chance."""
+"""Findings of the figures if a difference between two types of networks may be chance."""
 
 import numpy as np
 import pytest

@@ -183,7 +183,7 @@ def test_a_matrix_of_little_more_rows_than_the_order_has_all_its_eigenvalues_fou
 
 @pytest.mark.parametrize("dim", range(9, 15))
 def test_all_eigenvalues_are_found_if_the_order_and_the_outer_ones_cover_them(dim):
-    """Of five steps, where seven are allowed, the first iteration knows the outer four or five; the rest is narrow."""
+    """With five steps of seven allowed, the first iteration resolves the outer four or five; the rest is narrow."""
     values = np.append(1e-3 * np.linspace(-1, 1, dim - 4), [1.0, 2, 3, 4])
     first = lz.ritz(lz.lanczos(lambda v: values * v, dim, 7, [0, 0], stop=lz.converged(1, 0.01)))
     num_known = np.sum(first.error_bounds <= 0.01 * 4)

@@ -238,7 +238,7 @@ ZERO_POINTS = {
 @pytest.mark.parametrize("name", ZERO_POINTS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_wrong_second_derivatives_at_the_weights_themselves_are_refused(name, dtype):
-    """tensorflow 127230, 127232, 127244: at 0 and for equal arguments, where layers of zeros start."""
+    """tensorflow 127230, 127232, 127244: at 0 and for equal arguments, the start of layers of zeros."""
     first = layers.Dense(4, use_bias=False, kernel_initializer="zeros")
     model = keras.Sequential([keras.Input((6,)), first, layers.Lambda(ZERO_POINTS[name])])
     y = RNG.standard_normal((40, 2 if name == "logaddexp" else 4))

@@ -143,7 +143,7 @@ def test_weights_of_another_shape_and_complex_ones_are_refused(weights, named):
 
 @pytest.mark.slow
 def test_descent_does_not_cross_the_singular_maps():
-    """Why 1-shortcut and half of the orthogonal networks end above the optimum where det W* ≤ 0."""
+    """Why 1-shortcut and half of the orthogonal networks end above the optimum if det W* ≤ 0."""
     rng = np.random.default_rng(3)
     x = np.linalg.qr(rng.standard_normal((M, D)))[0] * np.sqrt(M)  # Sxx = I
     left, _, right = np.linalg.svd(rng.standard_normal((D, D)))

@@ -1,4 +1,4 @@
-"""The jobs of every figure: their rows, recomputed in another way; depth helps where it should."""
+"""The jobs of every figure: their rows, recomputed in another way; depth helps in the expected cases."""
 
 from types import SimpleNamespace
 
@@ -53,7 +53,7 @@ def kind_of(key):
 
 
 def start_of(job, seed=None):
-    """Network and initial weights of a job, from its key alone."""
+    """Network and initial weights of a job, from its key."""
     kind = kind_of(job.key)
     network = kind.network(D, job.key["depth"], job.key["activations"])
     return network, network.initialize(kind.initialisation, job.key["seed"] if seed is None else seed)

@@ -1,4 +1,4 @@
-"""What has no Hessian, or is no question, is one line that names what was given and what to do."""
+"""Losses without a Hessian and invalid arguments raise a short error that names the value and the way out."""
 
 import re
 

@@ -119,7 +119,7 @@ SEEDS = tuple(range(6))
 
 
 def rows_without(figure, kind, seeds, kept_levels):
-    """The rows of a figure where runs of some seeds of a kind diverge after so many Hessians."""
+    """The rows of a figure in which runs of some seeds and networks diverge after so many Hessians."""
     rows = []
     for each in of_figure(paper_rows(seeds=SEEDS), figure):
         is_lost = (each["shortcut_depth"], each["initialisation"]) == kind and each["seed"] in seeds

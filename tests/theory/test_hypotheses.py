@@ -57,7 +57,7 @@ def is_range(node: ast.AST) -> bool:
 
 
 def refused(claim: Claim) -> set[tuple[str, int]]:
-    """Returns where functions raise ValueError when the hypotheses are left: (function, line) of every frame."""
+    """Returns the places that raise ValueError when hypotheses are violated: (function, line) of every frame."""
     places = set()
     for outside in (way for ways in claim.hypotheses.values() for way in ways):
         try:

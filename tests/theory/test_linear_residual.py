@@ -1,4 +1,4 @@
-"""Linear residual networks: where the bounds end and where they are reached, what is no problem, eigenvalues of 0."""
+"""Linear residual networks: limits of the bounds, cases of equality, invalid problems, eigenvalues of 0."""
 
 import re
 
