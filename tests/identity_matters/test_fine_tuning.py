@@ -191,8 +191,7 @@ def test_a_run_begins_again_with_the_weights_of_its_first_beginning(
 
 @pytest.mark.slow
 def test_a_source_from_another_folder_is_another_one(tiny_config, tiny_run, whole, tmp_path, monkeypatch, launch):
-    """A relative path is resolved against the directory in which the run was started, in every command that uses its
-    weights."""
+    """Every command resolves a relative path against the directory in which the run was started."""
     for folder, source in (("first", whole), ("second", tiny_run)):
         shutil.copytree(source, tmp_path / folder / "source")
     monkeypatch.chdir(tmp_path / "first")

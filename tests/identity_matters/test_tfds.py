@@ -430,8 +430,7 @@ def test_set_larger_than_memory_is_shortened_without_reading_its_labels(png, mon
 
 
 def test_a_smaller_image_has_a_part_of_every_pixel():
-    """An image of four columns, one of them white; the two in the middle, all that interpolation would use, are
-    black."""
+    """An image of four columns, one white; the middle two, all that interpolation would use, are black."""
     image = np.zeros((24, 24, 1), np.uint8)
     image[:, ::4] = 255
     for small in (_resize(tf.constant(image), (6, 6)), resize(image[None], 6)[0]):
