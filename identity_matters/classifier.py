@@ -91,11 +91,11 @@ def _network_classifier(network: keras.Model, path: str = "") -> Classifier:
     if taken is None:
         raise UserError(f"the network {network.name!r} has no input shape; {advice}")
     is_of_images = isinstance(taken, tuple) and len(taken) == 4
-    require(is_of_images, f"the network {network.name!r} takes {_shapes(taken)}, and not images [n, h, w, c] alone")
+    require(is_of_images, f"the network {network.name!r} takes {_shapes(taken)}, not only images [n, h, w, c]")
     require(None not in taken[1:], f"the network {network.name!r} takes images {taken[1:]} of any size; {advice}")
     is_classifier = isinstance(given, tuple) and len(given) == 2 and len(keras.tree.flatten(network.outputs)) == 1
-    numbers = f"the network {network.name!r} gives {_shapes(given)}, and not one number per class [n, classes]"
-    require(is_classifier, f"{numbers}; give a model of that output alone: keras.Model(network.inputs, …)")
+    numbers = f"the network {network.name!r} returns {_shapes(given)}, not one number per class [n, classes]"
+    require(is_classifier, f"{numbers}; give a model with only that output: keras.Model(network.inputs, …)")
     if not path and not has_standardization(network):
         note(f"the network {network.name!r} has no layer that scales images, so they are standardised for it")
     call = functools.partial(_call_on_raw, network)
@@ -166,7 +166,7 @@ def _load_signature(path: str) -> Any:
     try:
         import tensorflow as tf
     except ModuleNotFoundError as error:
-        raise UserError(f"a SavedModel needs {error.name}, which is not installed here; give model.keras") from error
+        raise UserError(f"a SavedModel needs {error.name}, which is not installed; give model.keras") from error
     try:
         loaded = tf.saved_model.load(path)
         serve = loaded.signatures["serving_default"]

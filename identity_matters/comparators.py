@@ -338,7 +338,7 @@ def _convolution(
     use_bias: bool = False, padding: str = "same",
 ) -> Tensor:  # fmt: skip
     """A convolution; one with a stride is centred on every second pixel from the first, as shortcuts are."""
-    if stride > 1:  # "same" would pad an even side at its end alone
+    if stride > 1:  # "same" would pad an even side only at its end
         padding = "valid"
         x = layers.ZeroPadding2D(kernel_size // 2, dtype=dtype_policy(config), name=f"{name}_padding")(x)
     regularizer = kernel_regularizer(config)

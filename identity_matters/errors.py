@@ -22,7 +22,7 @@ def first_line(error: Exception) -> str:
 def reason_of(error: Exception) -> str:
     """Returns why a file cannot be used: the words of the system, or else the first line of the error's text, cut."""
     words = error.strerror if isinstance(error, OSError) else None
-    return words or first_line(error)[:MAX_REPR]  # zipfile quotes what it found, however long
+    return words or first_line(error)[:MAX_REPR]  # zipfile quotes the bytes that it read, however long
 
 
 def truncated_repr(value: Any) -> str:

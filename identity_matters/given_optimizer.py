@@ -31,7 +31,7 @@ def as_text(given: keras.optimizers.Optimizer | Schedule | None) -> str:
             f"optimizer must be a keras.optimizers.Optimizer or a LearningRateSchedule, got {truncated_repr(given)}"
         )
     if hasattr(given, "_exclude_from_weight_decay"):
-        # Keras leaves it out of the configuration, and so out of what is saved.
+        # Keras omits it from the configuration, and so from the saved file.
         raise UserError("optimizer has exclude_from_weight_decay, which is not supported; leave it out")
     if getattr(given, "use_ema", False):
         # Keras puts the averages in the weights' place at the end of every fit: a run that continues inside an epoch

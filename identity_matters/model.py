@@ -148,7 +148,7 @@ def with_standardization(network: keras.Model) -> keras.Model:
     change only by rounding, so the copy accepts these too.
     """
     raw = keras.Input(network.input_shape[1:], name="images")
-    # Keras calls each layer on its own, and the copy that its configuration makes has these calls alone.
+    # Keras calls each layer separately, and the copy made from its configuration has only these calls.
     joined = keras.Model(raw, network.call(standardize(raw)), name=network.name + ON_RAW_IMAGES)
     copy = keras.Model.from_config(joined.get_config())
     copy.set_weights(network.get_weights())

@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from identity_matters.runs.figure_style import PAGE
 from identity_matters.runs.figures import PERCENT
 
-SMALLEST_RATIO = 1e-6  # what is below, exact zeros too, is drawn here
+SMALLEST_RATIO = 1e-6  # smaller values and exact zeros are drawn at this height
 
 
 def blocks_figure(networks: list[tuple[str, list[dict], list[dict]]]) -> Figure:

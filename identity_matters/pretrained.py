@@ -47,7 +47,7 @@ NETWORKS = {
     "cifar10": Pretrained("cifar10", MODEL_PRESETS["cifar10"], "cifar10", _CIFAR10),
 }
 
-LARGEST_CODE = 127  # of an 8-bit weight; −128 is left out, so that a kernel and its negative are stored alike
+LARGEST_CODE = 127  # of an 8-bit weight; −128 is not used, so that a kernel and its negative are stored alike
 
 
 def find(name: str) -> Pretrained:

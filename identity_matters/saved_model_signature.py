@@ -62,7 +62,7 @@ def _read_key(is_made: bool = False) -> bytes:
         status = os.fstat(file.fileno())
         key = file.read()
     is_private = status.st_uid == os.geteuid() and not status.st_mode & 0o077
-    require(is_private and len(key) == 32, f"{path} is not a key of 32 bytes that you alone can read; remove it")
+    require(is_private and len(key) == 32, f"{path} is not a key of 32 bytes that only you can read; remove it")
     return key
 
 

@@ -61,7 +61,7 @@ def main(config: CheckConfig, run_dir: str | None = None) -> int:
     """Checks the claims, or only draws figures; returns the exit code, 1 if a check failed."""
     names = split_names(config.draw)
     if config.draw and not run_dir:
-        raise UserError("--draw needs a --run_dir, where the figures go")
+        raise UserError("--draw needs a --run_dir for the figures")
     if config.claim:
         ids = [config.claim]
         with translate_errors(as_user_error):
@@ -77,7 +77,7 @@ def main(config: CheckConfig, run_dir: str | None = None) -> int:
         data = {name: experiment for name, experiment in data.items() if name in names}
 
     def line(_: Job, rows: list[dict]) -> str:
-        (check,) = _checks(rows)  # also where nothing is printed: a row of an earlier call may lack columns
+        (check,) = _checks(rows)  # even if nothing is printed: a row of an earlier call may lack columns
         worst = f"{check.measured:.4g} {check.relation} {check.bound:.4g}, slack {check.slack:.2g}"
         numbers = f"{worst}, n = {check.instances}" if check.instances else ""
         return f"{check.claim:<32} {numbers}  {check.verdict}" if config.verbose else ""

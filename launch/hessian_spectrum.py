@@ -112,7 +112,7 @@ class Spectra:
         self.weights = {"": config.at_step} | ({START: 0} if config.with_start else {})  # steps, by the tables' prefix
         self._run_config = trained_run.read_config(config, run_dir)
         self._images, self._labels, self.data = trained_run.first_examples(self._run_config, config.examples)
-        # By the tables' prefix: the network, and its checkpoint where this run is to keep a copy of that.
+        # By the tables' prefix: the network, and its checkpoint if this run is to keep a copy of it.
         self._networks: dict[str, tuple[keras.Model, str]] = {}
         self._hessian: Hessian | None = None
         self.details: dict[str, str] = {}
@@ -177,9 +177,9 @@ class Spectra:
             (model, checkpoint) = self._networks[prefix]
 
             def on_batch() -> None:
-                progress(0)  # the run begins after the first batch, not before: what is refused leaves none
+                progress(0)  # the run begins after the first batch, not before: a failed check leaves no directory
                 kept = os.path.join(self._run_dir, prefix + CHECKPOINT)
-                if checkpoint and not os.path.exists(kept):  # a run that goes on removes it at some time
+                if checkpoint and not os.path.exists(kept):  # a run that continues removes it at some time
                     with replacing(kept) as temporary:
                         shutil.copyfile(checkpoint, temporary)
 

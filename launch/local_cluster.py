@@ -145,7 +145,7 @@ class _Job:
             stderr=subprocess.STDOUT,
             encoding="utf-8",
             errors="replace",
-            start_new_session=True,  # Ctrl-C reaches this process alone
+            start_new_session=True,  # Ctrl-C reaches only this process
             preexec_fn=in_the_child,
         )
 

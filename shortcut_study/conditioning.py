@@ -19,11 +19,11 @@ STANDARD_ERRORS = 2  # of the sampling, by which ranges are widened
 class Spectrum(NamedTuple):
     """The summary of a Hessian's eigenvalues that the figures show, or its estimate by `summary`."""
 
-    max_abs: float  # largest |λ|, or |θ|, which is never above it, but for rounding
+    max_abs: float  # largest |λ|, or |θ|, which is never above it, except by rounding
     p10_abs: float  # 10th percentile of |λ|, which the paper takes in place of the least, as more stable
-    condition_number: float  # max_abs / p10_abs; inf where p10_abs is 0 within rounding
+    condition_number: float  # max_abs / p10_abs; inf if p10_abs is 0 within rounding
     index: float  # share of negative eigenvalues; one that is 0 within rounding is not negative
-    index_range: tuple[float, float]  # the share without and with what is 0 within rounding; of an estimate, its range
+    index_range: tuple[float, float]  # the share without and with zeros within rounding; of an estimate, its range
     p10_range: tuple[float, float] | None = None  # of an estimate
 
     def columns(self) -> dict[str, float]:

@@ -106,7 +106,7 @@ def learning_rates(per_decade: int) -> np.ndarray:
 
 PRESETS = {
     "paper": StudyConfig(xavier_learning_rate=0.01, relu_examples=6_000),  # linear networks take moments, so all
-    # Figure 5 alone shows the paper's effect at this size.
+    # Only Figure 5 shows the paper's effect at this size.
     "smoke": StudyConfig(
         figure="5",
         relu_examples=500,

@@ -23,7 +23,7 @@ from shortcut_study.piecewise import is_piecewise_linear
 from theory.arrays import finite
 from theory.shortcut.networks import least_squares_map, minimum_loss, moments
 
-DIVERGED = 1e6  # times the first loss, or the loss of ŷ = 0 where that is larger
+DIVERGED = 1e6  # times the first loss, or the loss of ŷ = 0 if that is larger
 
 
 class Descent(NamedTuple):
@@ -141,7 +141,7 @@ def _loop(
         loss, gradient = objective(current)
         if epoch == 0:
             highest = np.maximum(DIVERGED * loss, limit)
-        is_lost = ~(loss <= highest[runs]) | np.isinf(loss)  # also where it is no number
+        is_lost = ~(loss <= highest[runs]) | np.isinf(loss)  # also if it is NaN
         if is_lost.any():
             diverged_at[runs[is_lost]] = epoch
             weights[runs[is_lost]] = current[is_lost]

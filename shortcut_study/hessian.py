@@ -132,7 +132,7 @@ class _Paths(NamedTuple):
 
 def _paths(weights: np.ndarray, shortcut: bool) -> _Paths:
     num_units, shortcut_depth, d, _ = weights.shape
-    # Products of a unit's layers from one up to, but without, another: [R, to, from, d, d]; 0 where to < from.
+    # Products of a unit's layers from one up to, but without, another: [R, to, from, d, d]; 0 for to < from.
     inside = np.zeros((num_units, shortcut_depth + 1, shortcut_depth + 1, d, d))
     for start in range(shortcut_depth + 1):
         inside[:, start, start] = np.eye(d)
@@ -180,7 +180,7 @@ def spectrum(hessian: np.ndarray) -> Spectrum:
     scale = max(matrix.max(), -matrix.min())
     asymmetry = max(np.abs(row - column).max() for row, column in zip(matrix, matrix.T))
     if asymmetry > SYMMETRY_TOLERANCE * scale:
-        raise ValueError(f"hessian is not symmetric: |H − Hᵀ| reaches {asymmetry:.3g}, where H reaches {scale:.3g}")
+        raise ValueError(f"hessian is not symmetric: |H − Hᵀ| reaches {asymmetry:.3g}, H itself {scale:.3g}")
     eigenvalues = np.linalg.eigvalsh(matrix)
     epsilon = max(np.finfo(kind).eps for kind in (np.float64, given if given.kind == "f" else np.float64))
     return summarize(eigenvalues, len(eigenvalues) * epsilon * np.abs(eigenvalues).max())

@@ -34,7 +34,7 @@ if _features.get("avx512f") and numba.config.CPU_FEATURES is None:
 COLUMNS = 128  # samples at a time
 _TASKS = 8  # pieces of the data, summed apart, that cores share out among themselves
 _FAST = {"contract", "reassoc", "nsz"}  # NaN and infinity keep their meaning
-# Inlined, or what is compiled and what is read from disk would round differently.
+# Inlined, or code compiled now and code read from disk would round differently.
 _inlined = numba.njit(fastmath=_FAST, inline="always")
 
 

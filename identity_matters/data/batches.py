@@ -249,7 +249,7 @@ def open_batches(source: Source, config: TrainConfig, rows: slice = slice(None))
     if fits_in_memory(source):
         return ArrayBatches(source, config, rows)
     if config.strategy != "synchronous":
-        source.locate("train", np.arange(1))  # raises UserError where workers could not read the data by themselves
+        source.locate("train", np.arange(1))  # raises UserError if workers cannot read the data by themselves
     return StreamedBatches(source, config, rows)
 
 

@@ -352,7 +352,7 @@ def decode(path: str, shape: tuple[int, int, int]) -> np.ndarray:
     with _naming(path), open_file(path) as file:
         image = open_image(file.read())
         mode = "L" if channels == 1 else "RGB"
-        # No more of a much larger JPEG is decoded than twice what is needed: 4, 16 or 64 times as fast.
+        # A much larger JPEG is decoded at no more than twice the needed size: 4, 16 or 64 times as fast.
         image.draft(mode, (2 * max(height, width),) * 2)
         turned: Any = image if image.format == "PNG" else ImageOps.exif_transpose(image)
         turned = turned.convert(mode)

@@ -162,8 +162,8 @@ def norms(num_steps: int) -> tuple[Variant, ...]:
 NORMS = norms(NORMS_STEPS)
 
 # The paper's small initialiser beside later rules of the same idea, at the paper's 55 convolutions and with its
-# optimiser, unclipped: where the start matters. All are tried at the same rates. Narrow, and in batches of 32, so that
-# few operations are many steps.
+# optimiser, unclipped, so that the initialisation matters. All are tried at the same learning rates. Narrow, and in
+# batches of 32, so that few operations are many steps.
 _INITIALIZERS = {"small": "small", "standard": "standard", "zero": "zero", "Fixup": "fixup", "ReZero": "rezero"}
 INITIALIZERS = tuple(
     _with_sgd(

@@ -102,7 +102,7 @@ def mean_and_spread(values: list[float], unit: str) -> str:
 
 def write_metrics(path: str, rows: list[dict]) -> None:
     """Writes rows as a CSV file, floats to 7 digits; a column is empty if a row has no such key."""
-    # 7 digits are what a float32 has. Means over steps are sums of float64, whose last digits depend on where a run was
+    # A float32 has 7 digits. Means over steps are sums of float64, whose last digits depend on where a run was
     # interrupted: rounded, a resumed run's table is that of an uninterrupted one.
     text = io.StringIO()
     table = csv.DictWriter(

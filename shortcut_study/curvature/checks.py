@@ -22,7 +22,7 @@ def check_model(model: keras.Model, dtype: str | None = None) -> None:
     if not isinstance(model, keras.Model) or not model.built:
         raise UserError(f"need a built keras.Model, with an Input or called once, got {truncated_repr(model)}")
     if not model.trainable_variables:
-        raise UserError("the model has no trainable weights; set trainable = True where layers are frozen")
+        raise UserError("the model has no trainable weights; set trainable = True for frozen layers")
     if dtype not in (None, "float32", "float64"):
         raise UserError(f"dtype must be float32 or float64, got {dtype!r}")
     for layer in model._flatten_layers():

@@ -48,8 +48,8 @@ from shortcut_study.curvature.loss_checks import (
 from shortcut_study.curvature.objective import parts_of
 
 NUM_CHECKED = 32  # examples on which products are checked
-SHIFTS = 0.3, 0.01  # of the size of each weight matrix: to a generic point, where the loss is not near 0
-FAR = 1.0  # the same, to a point where the coupling of examples shows
+SHIFTS = 0.3, 0.01  # of the size of each weight matrix: to a generic point with a loss that is not near 0
+FAR = 1.0  # the same, to a point at which the coupling of examples shows
 PRODUCT_STEPS = 1e-5, 1e-6, 1e-7, 1e-8  # of differences of gradients, relative to the weights
 SLOPE_STEPS = {"float64": (1e-6, 1e-4, 1e-2), "float32": (1e-3, 1e-2)}  # of differences of losses
 

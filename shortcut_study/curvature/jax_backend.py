@@ -61,7 +61,7 @@ class Backend(backend.Backend):
         compiled = along if has_vector else function
 
         def call(*arguments: Any) -> Any:
-            jitted = jax.jit(compiled, out_shardings=self._everywhere)  # JAX keeps what it compiled for a function
+            jitted = jax.jit(compiled, out_shardings=self._everywhere)  # JAX caches compiled code by function
             return jax.block_until_ready(jitted(*arguments))
 
         return lambda *arguments: self._with_reverse_mode(call, *arguments)

@@ -29,7 +29,7 @@ class Decomposition(NamedTuple):
 
     diagonal: np.ndarray  # of T, float64 [k]
     off_diagonal: np.ndarray  # of T, float64 [k − 1]
-    residual: float  # β, 0 where the basis spans everything
+    residual: float  # β, 0 if the basis spans everything
     basis: np.ndarray  # Qᵀ [k, dim], rows orthonormal
     asymmetry: float  # largest |uᵀHv − vᵀHu| seen, over the largest |entry| of T
     # What finite precision may move a Ritz value by, (k ε + √k asymmetry) · largest |entry| of T, ε of the basis's type
@@ -110,7 +110,7 @@ def lanczos(
         asymmetry = max(asymmetry, np.abs(coefficients[:-1]).max(initial=0))
         if not asymmetry <= SYMMETRY_TOLERANCE * scale:
             raise UserError(
-                f"mvp_fn is not symmetric: |uᵀHv − vᵀHu| = {asymmetry:.3g}, where H is about {scale:.3g}; if rounding "
+                f"mvp_fn is not symmetric: |uᵀHv − vᵀHu| = {asymmetry:.3g}, H itself about {scale:.3g}; if rounding "
                 "makes it so, as at a loss near 0, compute the products in float64"
             )
         if norm <= k / 2 * epsilon * scale or k == most:  # `ritz` adds twice the first
@@ -162,7 +162,7 @@ def multiplied(mvp_fn: Callable, vector: np.ndarray) -> np.ndarray:
 
 def _orthogonalize(vector: np.ndarray, *bases: np.ndarray) -> np.ndarray:
     """Takes from a vector, in place, its part in the span of bases; returns the coefficients of the last."""
-    # In float64 also where the basis is float32, as those of T, whose eigenvalues they become: the rounding of each
+    # In float64 even if the basis is float32, as those of T, whose eigenvalues they become: the rounding of each
     # product stays, that of their sum does not come on top.
     coefficients = np.zeros(len(bases[-1]))
     # Twice, as one pass leaves a part of ε‖Hq‖/β; through all bases, as what the first pass of the last one brings back

@@ -162,7 +162,7 @@ def _compare_with_keras(value: float, expected: float, backend: Backend) -> None
     if not abs(value - expected) <= _tolerance(backend) * size:  # nor if Keras's is NaN
         raise ValueError(
             f"the loss is {value:.6g} here and {expected:.6g} by Keras's own code: the model draws random numbers anew "
-            "at each call (take a keras.random.SeedGenerator), the loss has a __call__ of its own, or a layer computes "
+            "at each call (take a keras.random.SeedGenerator), the loss has its own __call__, or a layer computes "
             "something else in another type"
         )
 

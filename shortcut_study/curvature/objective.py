@@ -118,7 +118,7 @@ class Objective(NamedTuple):
         count = ops.cast(ops.size(values), self.dtype)
         if masks:
             count = count * ops.mean(counted)
-            values = ops.where(_like(counted, values) > 0, values, 0)  # where a value that does not count is NaN too
+            values = ops.where(_like(counted, values) > 0, values, 0)  # also if a value that does not count is NaN
         if weight is not None and weight.shape[1:] != (0,):
             fits = len(weight.shape) <= len(values.shape) or tuple(weight.shape[len(values.shape) :]) == (1,)
             if not fits:
@@ -195,7 +195,7 @@ def dtype_override(model: keras.Model, dtype: str) -> Iterator[None]:
         # But on TensorFlow, tanh and other operations of Keras would compute float64 in float32.
         BIT64_TO_BIT32_DTYPE["float64"] = "float64" if dtype == "float64" else narrowed
         for owner, name, value in changes:
-            object.__setattr__(owner, name, value)  # not Keras's own, which tracks what it is given
+            object.__setattr__(owner, name, value)  # not Keras's __setattr__, which tracks its values
         yield
     finally:
         BIT64_TO_BIT32_DTYPE["float64"] = narrowed
@@ -251,7 +251,7 @@ def loss_of(model: keras.Model, loss: Any = None, loss_weights: Any = None) -> t
         return loss, loss_weights
     name = type(model).__name__
     if _overrides(model, "train_step"):
-        raise ValueError(f"{name} overrides train_step, so that its loss is not known here; pass loss=…")
+        raise ValueError(f"{name} overrides train_step, so its loss is unknown; pass loss=…")
     if _overrides(model, "compute_loss"):
         if loss_weights is not None:
             raise UserError(f"loss_weights have no effect on {name}.compute_loss; pass loss=… with them")

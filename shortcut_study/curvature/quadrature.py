@@ -190,7 +190,7 @@ def mean_eigenvalue(quadrature: Quadrature, dim: int | None = None) -> tuple[flo
         return float(quadrature.known.mean()), 0.0
     whole = quadrature.whole()
     samples = (whole.weights * whole.nodes).sum(1)
-    samples = quadrature.probes if len(quadrature.probes) else samples  # which then count alone
+    samples = quadrature.probes if len(quadrature.probes) else samples  # then only these count
     dim = dim or round(1 / (quadrature.known_weight or np.inf))
     return float(samples.mean()), confidence(len(samples), _rank(quadrature, samples, dim)) * float(
         standard_error(samples)

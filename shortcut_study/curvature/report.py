@@ -27,7 +27,7 @@ def report(quadrature: Quadrature, count: int, dim: int) -> str:
     cells = [[f"{value:12.5g}  {bound:11.2g}" for value, bound in end] for end in ends]
     lines = [f"{'largest':>12}  error bound  {'smallest':>12}  error bound"]
     lines += ["  ".join(row).rstrip() for row in itertools.zip_longest(*cells, fillvalue="")]
-    if num_found == dim:  # Ritz values that are all eigenvalues, but for rounding
+    if num_found == dim:  # the Ritz values are all eigenvalues, up to rounding
         eigenvalues, _ = extreme_eigenvalues(quadrature, dim, largest=False)
         exact = summarize(eigenvalues, rounding)
         low, high = exact.index_range

@@ -102,7 +102,7 @@ class Backend(backend.Backend):
         w = parts if self.in_parts else tf.TensorSpec([sum(math.prod(part.shape) for part in parts)], self.dtype)
         others = [tf.TensorSpec(array.shape, array.dtype) for array in self.values[1]]
         signature = [w, others, *[w] * has_vector, *self._batch]
-        traced = second_derivatives()(function)  # not where it runs: other threads share TensorFlow's registry
+        traced = second_derivatives()(function)  # not while it runs: other threads share TensorFlow's registry
         return tf.function(traced, input_signature=signature, autograph=False)  # as Keras's fit
 
     def keras_gradient(self, batch: tuple, scale: float) -> list[np.ndarray] | None:

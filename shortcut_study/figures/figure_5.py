@@ -36,7 +36,7 @@ READS = (*SIZE, "hessian")
 SHORTCUT_DEPTHS = (2, 3)
 MOST_LISTED = 1000  # eigenvalues of a network that eigenvalues.csv holds
 LARGEST_MATRIX = 2400  # weights: beyond, LAPACK's eigenvalues take longer than counting
-LARGEST_RESOLVED = 5000  # weights up to which LAPACK's are taken where counting resolves nothing: 0.2 GB, and seconds
+LARGEST_RESOLVED = 5000  # weights up to which LAPACK is used if counting resolves nothing: 0.2 GB, and seconds
 _BEYOND = "beyond float64"
 _UNRESOLVED = f"above {1 / SMALLEST:.0e} and not resolved"
 

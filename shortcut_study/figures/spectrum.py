@@ -109,7 +109,7 @@ def landscape_figure(
         axes.set(xlabel=names[0], ylabel="loss")
         axes.legend()
     else:
-        is_wide = high > WIDE * low > 0  # then a linear scale shows the corners alone
+        is_wide = high > WIDE * low > 0  # then a linear scale would show only the corners
         levels, norm = (np.geomspace, LogNorm(low, high)) if is_wide else (np.linspace, None)
         levels = levels(low, high, NUM_LEVELS)
         b, a = np.meshgrid(positions, positions)

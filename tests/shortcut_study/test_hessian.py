@@ -159,8 +159,8 @@ def test_what_counts_as_zero_follows_the_type_in_which_a_hessian_was_computed():
 
 
 NO_HESSIANS = {
-    "above the diagonal alone": ([[0, 5, 0], [0, 0, 0], [0, 0, 1]], r"not symmetric: .* reaches 5, where H reaches 5$"),
-    "not symmetric": ([[1, 2], [0, 1]], "not symmetric: .* reaches 2, where H reaches 2$"),
+    "above the diagonal alone": ([[0, 5, 0], [0, 0, 0], [0, 0, 1]], r"not symmetric: .* reaches 5, H itself 5$"),
+    "not symmetric": ([[1, 2], [0, 1]], "not symmetric: .* reaches 2, H itself 2$"),
     "NaN": ([[np.nan, 1], [1, 2]], "must be finite"),
     "one row": ([1, 2], r"P at least 1, got shape \(2,\)$"),
     "not square": ([[1, 2]], r"got shape \(1, 2\)$"),

@@ -140,7 +140,8 @@ def _promised(row: dict, R: np.ndarray, unit: float, first: float) -> dict[str, 
     depth = row["num_layers"]
     rate = row["learning_rate"]
     identity = np.eye(len(R))
-    alone = row["start"] == "zero" and row["target"] != "rotated"  # eigenvalues move alone, layers stay balanced
+    # Then eigenvalues move independently, and layers stay balanced.
+    alone = row["start"] == "zero" and row["target"] != "rotated"
     if alone:
         phi = np.linalg.eigvalsh(R)
         promised["largest_rate"] = from_zero.largest_learning_rate(phi, depth)

@@ -242,7 +242,7 @@ def norm_lower_bound(rng: np.random.Generator, trials: int) -> Pairs:
         if num_layers >= 5:
             yield linear_residual.max_spectral_norm(factorization.factorize(R, num_layers, "paper")), lower
         u, sigma, vt = np.linalg.svd(R)
-        polar_parts = (u @ vt, (vt.T * sigma) @ vt)  # where polar is optimal
+        polar_parts = (u @ vt, (vt.T * sigma) @ vt)  # for which polar is optimal
         for part in polar_parts:
             norm = linear_residual.max_spectral_norm(factorization.factorize(part, num_layers))
             yield factorization.norm_lower_bound(part, num_layers), norm * (1 - 1e-6)

@@ -21,7 +21,7 @@ from scipy import linalg, optimize
 #   common   one t for the whole block; all other points (Lemma B.1, with the threshold corrected)
 #   row      one t_i per unit; all other points
 #   peeling  one t_i per unit; the others, and of the block's own points those after the i-th
-# The number says where between the largest inner product to stay below and |α(i)|² it lies. In peeling
+# The number is its position between the largest inner product to stay below and |α(i)|². In peeling
 # long points activate many units of their block. The midpoint then makes V alternate and grow,
 # a low threshold does not: 32 times smaller weights on CIFAR-10 at width 64.
 POSITIONS = {"common": 1 / 2, "row": 1 / 2, "peeling": 1 / 8}

@@ -96,7 +96,7 @@ def memorize(
     projection = draw_projection(rng, width, x.shape[1])
     if whitener is not None:
         projection = project(projection, whitener)
-    # In float32 first where x has no more digits; where gaps are lost in its rounding, again in float64.
+    # First in float32 if x has no more digits; again in float64 if rounding loses gaps.
     for dtype in (np.float32, np.float64) if working_dtype(x) == np.float32 else (np.float64,):
         try:
             network = _build(x, labels, num_classes, projection.astype(dtype), _BIAS[method], rng)

@@ -177,7 +177,7 @@ def theorem_1_1_relu(rng: np.random.Generator, trials: int) -> Pairs:
         x, y = (np.concatenate([half, -half]) for half in (x, y))
         weights = _ray(rng, 2, x, y)
         half = stationarity.leading_term(weights, x, y) / 2
-        # Terms of the fourth order are left out, 1e-8 times as large but for the size of the weights.
+        # Terms of the fourth order are omitted, 1e-8 times as large for weights of size 1.
         yield abs(_increase(weights, 1e-4, x, y, *places[place]) / 1e-8 / half - 1), 1e-3
     for place, activations in places.items():
         for _ in range(20):
