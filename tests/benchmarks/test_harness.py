@@ -34,12 +34,12 @@ def test_measurements_take_turns_and_the_first_round_does_not_count():
     assert found["a"] == [3, 5] and found["b"] == [4, 6] and len(found[harness.OTHERS]) == 2
 
 
-def test_where_there_is_no_proc_it_is_unknown_how_busy_the_machine_was(monkeypatch):
+def test_without_proc_it_is_unknown_how_busy_the_machine_was(monkeypatch):
     monkeypatch.setattr(harness.os.path, "exists", lambda path: False)
     assert np.isnan(harness.interleaved({"a": lambda: 1}, 1)[harness.OTHERS]).all()
 
 
-def test_a_peer_answers_from_a_process_of_its_own_which_ends_with_it():
+def test_a_peer_answers_from_its_own_process_which_ends_with_it():
     with harness.Peer(peer_functions, 3) as peer:
         assert peer.call("add", 4) == 7
         pid = peer.call("pid")
@@ -55,7 +55,7 @@ def test_a_peer_that_crashes_is_an_error_here_and_no_crash():
         peer.call("crash")
 
 
-def test_a_peer_whose_framework_is_not_installed_is_left_out_and_a_line_says_so(capsys):
+def test_a_peer_whose_framework_is_not_installed_is_omitted_with_a_note(capsys):
     assert harness.functions_of_peer(contextlib.ExitStack(), "torch", missing) == {}
     assert "torch is left out: No module named 'no_such_framework'" in capsys.readouterr().out
 

@@ -168,7 +168,7 @@ def test_strides_that_do_not_fit_the_images_leave_no_run_directory(tmp_path, dig
     "name, images",
     [("statements", (50_000, "32x32x3")), ("rivals", (50_000, "32x32x3")), ("initializers", (4_000, "16x16x1"))],
 )
-def test_the_runs_of_docs_go_on_by_their_own_commands(tmp_path, name, images):
+def test_the_runs_of_docs_resume_by_their_own_commands(tmp_path, name, images):
     path = pathlib.Path(__file__).parents[2] / "docs" / "runs" / name / "config.json"
     shutil.copy(path, tmp_path)
     stored = json.loads(path.read_text())
@@ -217,7 +217,7 @@ def test_the_lowest_mean_error_comes_first_and_colours_are_of_optimisers():
     assert {line.get_ydata()[0]: line.get_color() for line in dots} == {0: "C0", 1: "C0", 2: "C3"}
 
 
-def test_errors_by_depth_are_of_networks_that_differ_in_depth_and_initializer_alone():
+def test_errors_by_depth_are_of_networks_that_differ_in_depth_and_initializer_only():
     names = [f"{blocks} block{'s' * (blocks > 1)} a stage" for blocks in (1, 4, 9)]
     small = dict(zip(("BN-free", *names), (13, 7, 25, 55)))
     standard_names = ("standard initializer", *(f"{name} with standard initializer" for name in names))
@@ -258,7 +258,7 @@ def test_a_finished_run_does_not_stand_for_a_variant_that_has_changed_since(smal
     np.testing.assert_equal(ablations.run_ablations(config, str(tmp_path / "run")), rows)  # rows alone are taken
 
 
-def test_an_experiment_does_not_go_on_on_other_images(small, tmp_path):
+def test_an_experiment_does_not_resume_on_other_images(small, tmp_path):
     config, calls = small
     ablations.run_ablations(dataclasses.replace(config, num_seeds=1), str(tmp_path / "run"))
     path, count = tmp_path / "run" / "config.json", len(calls)
@@ -285,7 +285,7 @@ def test_some_variants_alone_and_then_the_others_in_the_same_directory(small, tm
         assert message in refused(dataclasses.replace, config, only=only)
 
 
-def test_config_json_and_results_csv_alone_are_enough_to_go_on(small, tmp_path):
+def test_config_json_and_results_csv_are_enough_to_resume(small, tmp_path):
     config, calls = small
     first = dataclasses.replace(config, num_seeds=2)
     rows = ablations.run_ablations(first, str(tmp_path / "here"))
@@ -314,7 +314,7 @@ def test_a_damaged_results_csv_is_one_clear_line_and_trains_nothing(small, tmp_p
         assert not calls and (tmp_path / "run" / "results.csv").read_text() == text
 
 
-def test_rows_of_no_variant_are_refused_by_what_is_compared(tmp_path):
+def test_rows_of_an_unknown_variant_are_rejected(tmp_path):
     path = tmp_path / "results.csv"
     path.write_text("variant,phase,chosen_rate,seed\nnobody,test,1,0\nBN-free of 8 layers,test,1,0\n")
     for fields, words in (
@@ -392,7 +392,7 @@ def test_the_steps_of_the_norms_are_a_flag_and_the_drops_are_those_of_the_paper(
     assert shortest.config(config.train, 0.1).decay_steps == (2, 3)
 
 
-def test_the_steps_of_the_norms_are_refused_for_other_experiments():
+def test_the_steps_of_the_norms_are_rejected_for_other_experiments():
     with pytest.raises(UserError, match="norms_steps is for --experiment=norms; --operations sets the steps of rivals"):
         AblationConfig(experiment="rivals", norms_steps=100)
     with pytest.raises(UserError, match="norms_steps must be at least 5, got 4"):

@@ -186,7 +186,7 @@ def philox(key, index, count) -> list[int]:
     return words[:count]
 
 
-def test_the_plan_is_what_philox_written_out_gives():
+def test_the_plan_equals_philox_written_out():
     """So examples, offsets and flips are uniform, and independent of one another."""
     order = philox((7, 0), 3, NUM_TRAIN)
     words = np.array(philox((7, 1), 8, 24), dtype=object).reshape(3, 8)

@@ -209,7 +209,7 @@ def test_early_stopping_decides_what_is_exported_and_returned(short, tmp_path, m
     assert (tmp_path / "run" / "saved_model").is_dir()
 
 
-def test_no_hook_is_called_where_a_done_run_gets_again_what_it_has_lost(short, short_run, tmp_path):
+def test_no_hook_is_called_when_a_done_run_restores_its_lost_files(short, short_run, tmp_path):
     run_dir, log = shutil.copytree(short_run, tmp_path / "run"), Log()
     shutil.rmtree(run_dir / "saved_model")
     (run_dir / "model.keras").unlink()
@@ -218,7 +218,7 @@ def test_no_hook_is_called_where_a_done_run_gets_again_what_it_has_lost(short, s
     assert "train" not in log.calls
 
 
-def test_what_would_restore_the_run_a_second_time_is_refused(short, tmp_path, monkeypatch):
+def test_callbacks_that_would_restore_the_run_again_are_rejected(short, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="^BackupAndRestore cannot be a callback of a run"):
         training.train(short, tmp_path / "run", callbacks=[Log(), keras.callbacks.BackupAndRestore("backup")])
@@ -299,7 +299,7 @@ def test_a_worker_that_is_not_the_chief_draws_no_bar(state, is_visible):
         assert progress._bar.disable != is_visible
 
 
-def test_the_first_call_of_a_run_is_timed_only_if_it_is_alone(state, monkeypatch):
+def test_the_first_call_of_a_run_is_timed_only_if_it_is_the_only_one(state, monkeypatch):
     clock = [0.0]
     monkeypatch.setattr("time.perf_counter", lambda: clock[0])
 

@@ -80,7 +80,7 @@ def test_every_network_has_the_parameters_of_its_table_and_the_layers_of_its_nam
     assert len(layers_of(network, layers.Conv2D, layers.Dense)) == depth and network.name == name
 
 
-def test_bottlenecks_transitions_and_subsampling_are_where_the_papers_have_them():
+def test_bottlenecks_transitions_and_subsampling_are_those_of_the_papers():
     filters = [layer.filters for layer in layers_of(small_network("densenet_bc"), layers.Conv2D)]
     assert filters == [10, *2 * [20, 5], 20 // 2, *2 * [20, 5], 20 // 2, *2 * [20, 5]]  # k = 5
     filters = [layer.filters for layer in layers_of(small_network("densenet"), layers.Conv2D)]
@@ -113,7 +113,7 @@ def test_training_needs_the_operations_counted_by_hand():
 
 
 @each_architecture
-def test_images_of_9_pixels_are_taken_and_of_8_refused_in_one_line(kind):
+def test_images_of_9_pixels_are_accepted_and_of_8_raise_a_short_error(kind):
     network = SMALL_NETWORKS[kind](dataclasses.replace(ANY_SIZE, image_shape=(9, 32, 3)))
     assert network.output_shape == (None, 7) and network.inputs[0].name == "images"
     name = next(name for name in NETWORKS if name.startswith(kind))
@@ -121,7 +121,7 @@ def test_images_of_9_pixels_are_taken_and_of_8_refused_in_one_line(kind):
         networks.build(dataclasses.replace(ANY_SIZE, image_shape=(8, 32, 3), network=name))
 
 
-def test_an_unknown_network_and_an_impossible_depth_are_refused_in_one_line():
+def test_an_unknown_network_and_an_impossible_depth_raise_a_short_error():
     with pytest.raises(
         UserError, match="^network must be one of all_conv_resnet, .*densenet_bc_100_12, got 'resnet_18'$"
     ):
@@ -248,7 +248,7 @@ def test_each_network_equals_a_forward_pass_in_numpy(kind, sides):
 
 
 @each_architecture
-def test_a_kernel_depends_on_the_seed_and_the_name_of_its_layer_alone(kind):
+def test_a_kernel_depends_on_the_seed_and_the_name_of_its_layer_only(kind):
     build = SMALL_NETWORKS[kind]
     first, again, other = map(arrays, (small_network(kind), build(SMALL, 3), build(SMALL, 4)))
     kernels = [path for path in first if path.endswith("kernel")]

@@ -149,7 +149,7 @@ METRICS = {
 
 
 @pytest.mark.parametrize("row", METRICS.values(), ids=METRICS)
-def test_metrics_that_no_run_writes_are_refused_in_one_line(tmp_path, row):
+def test_metrics_that_no_run_writes_raise_a_short_error(tmp_path, row):
     header, row = ",".join(tables._READ_COLUMNS), ",".join(row)
     (tmp_path / "metrics.csv").write_text(f"{header}\n{row}\n" if row else f"{header}\n")
     assert "as a run's metrics" in refused(tables.read_metrics, str(tmp_path / "metrics.csv"))

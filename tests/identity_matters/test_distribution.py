@@ -62,12 +62,12 @@ def test_a_tf_config_that_cannot_be_used_is_named(text, named):
     assert named in str(error.value) and text in str(error.value) and "\n" not in str(error.value)
 
 
-def test_a_tf_config_nested_100_000_deep_is_one_line():
+def test_a_tf_config_nested_100_000_deep_is_a_short_error():
     message = refused(worker_addresses, '{"cluster": ' * 100_000)
     assert message.startswith("TF_CONFIG cannot be used: maximum recursion depth") and len(message) < 600
 
 
-def test_several_workers_are_refused_under_pytorch(monkeypatch):
+def test_several_workers_are_rejected_under_pytorch(monkeypatch):
     """Each worker would train the whole batch by itself, and write to the same run directory."""
     monkeypatch.setenv("TF_CONFIG", tf_config({"worker": ["a:1", "b:2"]}, index=1))
     monkeypatch.setattr(cluster.keras.backend, "backend", lambda: "torch")
@@ -141,7 +141,7 @@ def test_the_rows_of_the_workers_make_up_the_batch():
         assert message.endswith(f"number of devices, 6 on 3 worker(s), got {unfit}; the nearest are {nearest}")
 
 
-def test_gradients_are_summed_by_replicas_alone():
+def test_gradients_are_summed_only_by_replicas():
     class Clipping:
         def _clip_gradients(self, grads):
             return grads

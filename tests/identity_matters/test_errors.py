@@ -5,7 +5,7 @@ import pytest
 from identity_matters import errors
 
 
-def test_values_and_lines_are_cut_where_they_are_too_long():
+def test_values_and_lines_that_are_too_long_are_cut():
     for length, shown in ((198, f"'{198 * 'x'}'"), (199, f"'{199 * 'x'}…")):
         assert errors.truncated_repr(length * "x") == shown
     assert errors.first_line(ValueError("\n  " + 2000 * "x" + "\nmore")) == 1900 * "x"
@@ -13,7 +13,7 @@ def test_values_and_lines_are_cut_where_they_are_too_long():
     assert [errors.reason_of(of) for of in (OSError(2, "gone"), OSError(300 * "x"))] == ["gone", 200 * "x"]
 
 
-def test_a_lost_worker_and_a_loss_that_is_not_finite_are_said_in_one_line():
+def test_a_lost_worker_and_a_loss_that_is_not_finite_have_a_short_error():
     lost = errors.WorkerLost("worker 1", ConnectionError("{{node sum}} the peer has gone\n\nTraceback"))
     assert str(lost) == "worker 1 lost another worker (ConnectionError: the peer has gone)"
     assert str(errors.Diverged(7)) == "the loss became NaN or infinite at step 7"
@@ -31,7 +31,7 @@ def test_a_lost_worker_and_a_loss_that_is_not_finite_are_said_in_one_line():
         (errors.unreadable_data, RuntimeError("cannot read"), None),
     ],
 )
-def test_errors_of_others_become_the_users_where_they_are_known(rule, error, words):
+def test_known_errors_of_libraries_become_user_errors(rule, error, words):
     found = rule(error)
     assert (found is None) == (words is None)
     assert found is None or isinstance(found, errors.UserError) and words in str(found)

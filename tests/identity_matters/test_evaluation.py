@@ -102,7 +102,7 @@ def test_an_export_removes_nobodys_files(tiny_config, tmp_path):
 
 
 @pytest.mark.slow
-def test_tensorflow_alone_runs_the_saved_model(exported, digits, tmp_path):
+def test_tensorflow_without_our_packages_runs_the_saved_model(exported, digits, tmp_path):
     """As `saved_model_cli run`, in a process that cannot import our packages."""
     for package in ("identity_matters", "launch"):
         (tmp_path / f"{package}.py").write_text("raise ImportError('not here')")
@@ -190,7 +190,7 @@ def test_max_examples_takes_the_first_so_many(pixel_model, ranked, max_examples,
     assert result["num_examples"] == counted
 
 
-def test_ties_count_against_the_model_and_nan_is_refused(pixel_model):
+def test_ties_count_against_the_model_and_nan_is_rejected(pixel_model):
     labels = np.arange(10)
     constant = trusted(pixel_model, (np.full((10, 2, 5, 1), 3.0), labels))
     assert (constant["top1_error"], constant["top5_error"]) == (1.0, 1.0)
@@ -231,7 +231,7 @@ def test_npz_file_of_a_run_is_found_from_elsewhere_and_must_be_the_training_file
 
 
 @pytest.mark.parametrize("damage", ["missing", "junk graph", "short weights", "of something else"])
-def test_a_directory_that_is_no_saved_model_is_refused_by_name(tmp_path, exported, damage):
+def test_a_directory_that_is_no_saved_model_is_rejected_by_name(tmp_path, exported, damage):
     path = tmp_path / "saved_model"
     if damage == "of something else":
         tf.saved_model.save(tf.Module(), str(path))
@@ -343,7 +343,7 @@ def dense(x):
          "takes images (None, 8, 3) of any size; begin it with keras.Input((height, width, channels))"),
     ],
 )  # fmt: skip
-def test_a_network_that_is_no_classifier_of_images_is_refused(make, words):
+def test_a_network_that_is_no_classifier_of_images_is_rejected(make, words):
     x = np.zeros((4, 8, 8, 1))
     assert words in refused(evaluate, make(), (x, np.zeros(4, int)))
     assert words in refused(load_classifier, make())
@@ -384,18 +384,18 @@ UNFIT = [
 
 
 @pytest.mark.parametrize("change, words", UNFIT)
-def test_unfit_data_are_refused_with_what_is_wanted(pixel_model, ranked, change, words):
+def test_unfit_data_are_rejected_with_the_expected_form(pixel_model, ranked, change, words):
     assert words in refused(trusted, pixel_model, change(*ranked[:2]), batch_size=10)
 
 
-def test_arguments_and_numbers_out_of_range_are_refused(pixel_model, ranked):
+def test_arguments_and_numbers_out_of_range_are_rejected(pixel_model, ranked):
     assert "takes no argument size; of data it takes dataset, " in refused(trusted, pixel_model, ranked[:2], size=2)
     assert "max_examples must be at least 0, got -1" in refused(trusted, pixel_model, ranked[:2], max_examples=-1)
     assert "batch_size must be a whole number, got 2.5" in refused(trusted, pixel_model, ranked[:2], batch_size=2.5)
     assert "batch_size must be at least 1, got 0" in refused(trusted, pixel_model, ranked[:2], batch_size=0)
 
 
-def test_images_of_another_size_are_resized_which_a_line_says(tiny_config, digits_npz, tmp_path, capsys):
+def test_images_of_another_size_are_resized_with_a_note(tiny_config, digits_npz, tmp_path, capsys):
     path = str(tmp_path / "model.keras")
     network = all_conv_resnet(dataclasses.replace(tiny_config.model, image_shape=(20, 20, 1)))
     network.save(path)

@@ -34,7 +34,7 @@ def final(run_dir):
 
 
 @pytest.mark.slow
-def test_a_finished_run_goes_on_longer_to_the_bits_of_the_longer_run(tiny_config, tiny_run, whole, tmp_path):
+def test_a_finished_run_extended_ends_with_the_bits_of_the_longer_run(tiny_config, tiny_run, whole, tmp_path):
     shutil.copytree(tiny_run, tmp_path / "run")
     longer = dataclasses.replace(tiny_config, train_steps=8, decay_steps=(3, 6))
     assert training.train(longer, tmp_path / "run")["step"] == 8
@@ -75,7 +75,7 @@ def test_a_damaged_config_of_a_shorter_run_is_not_gone_on_with(steps):
     assert TrainConfig(train_steps=8, decay_steps=()).resumable_changes({"train_steps": 4, "decay_steps": steps}) == ()
 
 
-def test_a_schedule_that_ends_with_the_run_is_refused_with_what_to_do(tiny_config, tmp_path):
+def test_a_schedule_that_ends_with_the_run_is_rejected_with_advice(tiny_config, tmp_path):
     linear = dataclasses.replace(tiny_config, schedule="linear", decay_steps=(), train_steps=2)
     begin(tmp_path / "run", linear, status="done")
     before = (tmp_path / "run" / "config.json").read_bytes()
@@ -122,7 +122,7 @@ def test_a_fresh_head_keeps_its_own_weights_where_all_others_are_taken(tiny_conf
     assert "fresh names 'head', but no layer" in refused(training.train, unknown, tmp_path / "unknown")
 
 
-def test_a_network_of_grey_images_computes_what_that_of_colour_images_does():
+def test_a_network_of_grey_images_computes_the_same_as_one_of_colour_images():
     colour, grey = (
         all_conv_resnet(ModelConfig(image_shape=(8, 8, c), widths=(4, 8), blocks_per_stage=(1, 1), stem_width=4), seed)
         for c, seed in ((3, 1), (1, 0))
@@ -211,7 +211,7 @@ def test_a_source_from_another_folder_is_another_one(tiny_config, tiny_run, whol
         assert code == 1 and "has changed since the run began" in err.splitlines()[-1], err
 
 
-def test_what_cannot_be_begun_with_is_one_line_and_leaves_nothing(tiny_config, tiny_run, tmp_path):
+def test_unfit_starting_weights_are_a_short_error_and_leave_nothing(tiny_config, tiny_run, tmp_path):
     named = "digits, cifar10_fast"
     for source, reason in (
         ("none", named),

@@ -175,7 +175,7 @@ def test_a_network_of_unknown_classes_takes_as_many_class_folders(digits, capfd)
         ({"images": "", "npz": "x.npz", "test_split": "dev"}, "an npz has no named splits"),
     ],
 )
-def test_flags_that_contradict_one_another_are_refused(config, fields, words):
+def test_flags_that_contradict_one_another_are_rejected(config, fields, words):
     assert words in refused(changed, config, **fields)
 
 

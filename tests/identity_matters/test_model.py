@@ -213,7 +213,7 @@ def test_the_numpy_backend_answers_as_tensorflow_does_and_does_not_import_it(ima
         (WITH_POOL, 16, (32, 44), 48), (dataclasses.replace(WITH_POOL, stem_pool=3), 24, (48, 32), 48),
     ],
 )  # fmt: skip
-def test_strides_that_do_not_divide_the_images_are_refused_with_the_nearest_size(config, factor, sides, nearest):
+def test_strides_that_do_not_divide_the_images_are_rejected_with_the_nearest_size(config, factor, sides, nearest):
     message = refused(check_image_shape, dataclasses.replace(config, image_shape=(*sides, 3)))
     advice = f"divide {sides[0]}x{sides[1]} pixels; try --image_size={nearest} (image_size={nearest}), or fewer stages"
     assert message == f"the strides divide the image by {factor}, which does not {advice}"

@@ -78,7 +78,7 @@ def orthogonalized(step) -> np.ndarray:
 
 
 @pytest.mark.parametrize("optimizer", ["nesterov", "muon"])  # tests/identity_matters/test_training.py: momentum
-def test_updates_are_those_of_the_config_and_decay_convolution_kernels_alone(optimizer):
+def test_updates_are_those_of_the_config_and_decay_only_convolution_kernels(optimizer):
     config = dataclasses.replace(TRAINED, optimizer=optimizer)
     network, reference = all_conv_resnet(config.model), all_conv_resnet(config.model)
     compile_model(network, config)
@@ -101,7 +101,7 @@ def test_updates_are_those_of_the_config_and_decay_convolution_kernels_alone(opt
 
 
 @pytest.mark.parametrize("choice, asked", [("on", True), ("off", False), ("auto", "auto")])
-def test_xla_is_asked_for_as_the_config_says_but_of_tensorflow(choice, asked, monkeypatch):
+def test_xla_follows_the_config_except_under_tensorflow(choice, asked, monkeypatch):
     assert optimization._jit_compile(choice) is False
     monkeypatch.setattr("keras.backend.backend", lambda: "jax")
     assert optimization._jit_compile(choice) == asked

@@ -52,7 +52,7 @@ def test_a_network_has_the_error_that_the_docs_state(name):
 
 
 @pytest.mark.slow
-def test_the_paper_s_network_errs_on_the_first_500_test_images_as_it_did():
+def test_the_paper_s_network_has_its_known_error_on_500_test_images():
     assert evaluated("cifar10", max_examples=500)["top1_error"] == pytest.approx(0.100, abs=0.0021)
 
 
@@ -138,7 +138,7 @@ def test_eight_bit_weight_has_an_error_of_at_most_1_254_of_its_channel_s_largest
             np.testing.assert_array_equal(found, weights.astype(np.float16))
 
 
-def test_weights_beyond_half_precision_are_refused(tmp_path):
+def test_weights_beyond_half_precision_are_rejected(tmp_path):
     network = all_conv_resnet(pretrained.NETWORKS["digits"].model)
     network.variables[0].assign(
         np.where(np.arange(network.variables[0].shape[-1]) == 1, -1e6, 1e-3 + 0 * network.variables[0])

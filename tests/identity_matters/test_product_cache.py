@@ -30,7 +30,7 @@ def test_the_first_product_is_computed_again_and_may_differ_by_rounding(tmp_path
         products(1 + 1.05 * limit)
 
 
-def test_products_of_another_problem_are_refused_and_damaged_ones_computed_again(tmp_path):
+def test_products_of_another_problem_are_rejected_and_damaged_ones_computed_again(tmp_path):
     vector, path = np.arange(3.0), tmp_path / "kept"
     ProductCache(path, {"model": ["m"], "examples": [vector]}).wrap(lambda v: 2 * v)(vector)
     for problem, what in (({"model": ["n"]}, "model"), ({"model": ["m"]}, "examples")):

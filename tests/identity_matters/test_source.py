@@ -72,7 +72,7 @@ def test_validation_examples_are_the_last_training_examples_and_are_not_trained_
         ({"eval_examples": 1}, "test examples of own are sorted by class, so the first 1, which eval_examples"),
     ],
 )
-def test_a_part_of_examples_that_come_class_by_class_is_refused(sample, change, words):
+def test_a_part_of_examples_that_come_class_by_class_is_rejected(sample, change, words):
     def part(labels, **counts):
         images = {"train": sample.train_images[: len(labels)], "test": sample.test_images}
         own = ArraySource("own", images, {"train": labels, "test": np.sort(sample.test_labels)}, 10)

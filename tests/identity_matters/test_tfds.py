@@ -151,7 +151,7 @@ def test_a_set_in_memory_can_be_shortened_and_resized(png):
         ("identity_tiny_deep", "the images of identity_tiny_deep are not uint8, 0–255"),
     ],
 )
-def test_a_set_of_other_contents_is_refused_by_name(png, name, words):
+def test_a_set_of_other_contents_is_rejected_by_name(png, name, words):
     message = refused(load, dataclasses.replace(png, dataset=name))
     assert name in message and words in message
 
@@ -385,7 +385,7 @@ def test_a_set_of_one_image_and_one_class_label_needs_no_supervised_keys(config)
         assert open_source(dataclasses.replace(config, validation_examples=3)).num("test") == 3
 
 
-def test_a_set_of_two_class_labels_is_refused(config):
+def test_a_set_of_two_class_labels_is_rejected(config):
     message = refused(load, dataclasses.replace(config, dataset="identity_two_labels", test_split="dev"))
     assert "is not an image-classification set" in message
 
@@ -403,7 +403,7 @@ def test_a_window_is_a_part_of_an_image_pixel_by_pixel(place, corner, encoding):
 
 
 @pytest.mark.parametrize("labels", [[-1, 3], [3, 24]])
-def test_a_label_of_no_class_is_refused(png, labels):
+def test_a_label_of_no_class_is_rejected(png, labels):
     words = f"labels {labels[0]}–{labels[1]} of 24 classes"
     assert words in refused(open_source(png)._source._checked_labels, np.array(labels))
 
@@ -415,7 +415,7 @@ def test_a_label_of_no_class_is_refused(png, labels):
         (tf.errors.DataLossError(None, None, "{{node Read}} a record is cut [Op:Read]\nname"), "a record is cut"),
     ],
 )
-def test_an_error_of_reading_is_said_in_one_line(png, error, reason):
+def test_an_error_of_reading_has_a_short_error(png, error, reason):
     def fail():
         with open_source(png)._source._reading():
             raise error

@@ -331,7 +331,7 @@ def test_a_run_with_scalars_trains_resumes_is_exported_and_evaluated(
 MEMORY = "batch_size 16 and this network need more memory than there is; reduce one"
 
 
-def test_what_does_not_fit_into_memory_is_said_in_one_line(tmp_path, tiny_config, monkeypatch):
+def test_data_that_do_not_fit_into_memory_have_a_short_error(tmp_path, tiny_config, monkeypatch):
     def allocate(*_, **__):
         raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[1048576,1048576]")
 
@@ -340,12 +340,12 @@ def test_what_does_not_fit_into_memory_is_said_in_one_line(tmp_path, tiny_config
 
 
 @pytest.mark.slow  # TensorFlow asks for ten seconds whether there is memory by now
-def test_tensorflow_s_own_lack_of_memory_is_said_in_one_line(tmp_path, tiny_config):
+def test_tensorflow_s_own_lack_of_memory_has_a_short_error(tmp_path, tiny_config):
     config = training.with_fields(tiny_config, stem_width=2, widths=(2**17,), blocks_per_stage=(1,))
     assert refused(training.train, config, tmp_path / "run") == MEMORY
 
 
-def test_other_errors_are_not_taken_for_lack_of_memory():
+def test_other_errors_do_not_count_as_out_of_memory():
     full = tf.errors.ResourceExhaustedError(None, None, "/disk/file; No space left on device")
     for error in (full, ValueError("cannot allocate")):
         with pytest.raises(type(error)), translate_errors(out_of_memory_error("memory")):

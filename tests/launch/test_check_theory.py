@@ -45,7 +45,7 @@ def run(finished, monkeypatch):
     return finished
 
 
-def test_it_prints_what_is_false_and_a_summary(run):
+def test_it_prints_false_claims_and_a_summary(run):
     _, printed = run
     lines = printed.splitlines()
     false = [claim for claim in claims.CLAIMS.values() if claim.verdict.startswith("false")]
@@ -104,7 +104,7 @@ def test_every_experiment_has_a_figure_and_is_drawn_here():
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_a_figure_is_drawn_from_its_csv_alone(name, tmp_path):
+def test_a_figure_is_drawn_only_from_its_csv(name, tmp_path):
     write_metrics(str(tmp_path / f"{name}.csv"), SMALL[name]())
     with styled():
         drawn = check_theory.figures(str(tmp_path))
@@ -112,7 +112,7 @@ def test_a_figure_is_drawn_from_its_csv_alone(name, tmp_path):
         assert_legible(drawn[name])
 
 
-def test_figures_are_drawn_alone(launch, tmp_path):
+def test_figures_are_drawn_without_checks(launch, tmp_path):
     code, out, err = launch("check_theory", "--draw=memorized_plane", f"--run_dir={tmp_path}/run")
     assert (code, out) == (0, f"{tmp_path}/run/memorized_plane.png\n"), err
     assert not (tmp_path / "run" / "results.csv").exists()

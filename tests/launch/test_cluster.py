@@ -160,7 +160,7 @@ def test_a_log_on_a_full_disk_stops_no_worker(tmp_path, monkeypatch):
     assert local_cluster.run_job(command, {"worker": 2}, 0, f"{tmp_path}/workers.log") == 0
 
 
-def test_a_folder_of_somebody_is_refused_and_left_as_it_was(tmp_path):
+def test_a_foreign_folder_is_rejected_and_unchanged(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     assert "notes.txt" in refused(cluster.main, ClusterConfig(), str(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]

@@ -48,7 +48,7 @@ def train(run_dir):
 
 
 @pytest.mark.parametrize("options", MOMENTS)
-def test_a_disk_that_is_full_at_any_moment_is_one_line_with_a_path(mounted, options):
+def test_a_disk_that_is_full_at_any_moment_is_a_short_error_with_a_path(mounted, options):
     """So it is from the first file on; the sizes let the run get to its later ones."""
     folder = mounted(options)
     assert_one_line(train(folder / "run"), folder, "No space left on device")
@@ -68,7 +68,7 @@ def test_where_the_disk_has_room_again_the_same_command_continues(mounted):
 
 
 @pytest.mark.skipif(os.getuid() != 0 or not shutil.which("setpriv"), reason="needs root, and setpriv to be less")
-def test_a_directory_that_belongs_to_another_user_is_one_line(tiny_run, tiny_config, tmp_path):
+def test_a_directory_that_belongs_to_another_user_is_a_short_error(tiny_run, tiny_config, tmp_path):
     for name, mode in (("unwritable", 0o555), ("foreign", 0o755), ("secret", 0o700)):
         (tmp_path / name).mkdir(mode=mode)
     unfinished = shutil.copytree(tiny_run, tmp_path / "unfinished")

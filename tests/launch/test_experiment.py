@@ -299,7 +299,7 @@ def test_a_run_without_its_last_job_continues_to_the_same_rows(again, finished, 
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_another_config_is_refused_in_one_line_and_changes_nothing(again, finished, name):
+def test_another_config_raises_a_short_error_and_changes_nothing(again, finished, name):
     flags = {"near_identity": ["--examples=41"], "shortcut_study": ["--num_runs=4"]}
     ended = again(name, lambda run_dir: None, *flags.get(name, ["--seed=7"]))
     *_, error = ended.err.splitlines()

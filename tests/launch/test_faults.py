@@ -195,7 +195,7 @@ def test_a_mistake_of_the_chief_reaches_all_workers(tmp_path, alone):
         assert "seed (0, 5)" in log_of(tmp_path / f"run{rank}")
 
 
-def test_a_port_that_is_taken_is_one_line(tmp_path):
+def test_a_port_that_is_taken_is_a_short_error(tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -109,7 +109,7 @@ def test_interrupted_run_resumes_after_the_last_finished_product_with_equal_resu
         assert found["eigenvalue"] == pytest.approx(expected["eigenvalue"], abs=1e-3)
 
 
-def test_the_figure_is_drawn_from_the_csv_files_alone(tiny_spectrum, tmp_path):
+def test_the_figure_is_drawn_only_from_csv_files(tiny_spectrum, tmp_path):
     assert not hessian_spectrum.figures(str(tmp_path))
     for name in ("results.csv", "density.csv"):
         shutil.copy(tiny_spectrum / name, tmp_path)
@@ -148,7 +148,7 @@ def shorten(folder):
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_a_run_that_cannot_be_used_gets_one_line_and_nothing_is_written(tiny_run, launch, tmp_path, name):
+def test_a_run_that_cannot_be_used_gets_a_short_error_and_nothing_is_written(tiny_run, launch, tmp_path, name):
     change, arguments, word = DAMAGES[name]
     saved = shutil.copytree(tiny_run, tmp_path / "saved")
     change(saved)
@@ -202,7 +202,7 @@ def test_the_spectrum_after_some_steps_is_of_the_weights_that_the_run_had_then(
     np.testing.assert_equal(read(tmp_path / "first"), read(tmp_path / "expected"))
 
 
-def test_data_are_where_the_run_had_them_or_where_flags_say(tmp_path):
+def test_data_are_read_from_the_run_s_place_or_the_flags_place(tmp_path):
     for step in (-1, 0):
         chosen = trained_run.SavedRunFlags(pretrained="digits", at_step=step, data_dir="/d", npz="/n.npz")
         data = trained_run.read_config(chosen).data
@@ -213,7 +213,7 @@ def test_data_are_where_the_run_had_them_or_where_flags_say(tmp_path):
         assert (data.data_dir, data.npz) == expected
 
 
-def test_a_run_whose_npz_file_has_changed_is_refused(launch, tiny_run, digits_npz, tmp_path):
+def test_a_run_whose_npz_file_has_changed_is_rejected(launch, tiny_run, digits_npz, tmp_path):
     run_dir, own = tmp_path / "run", tmp_path / "own.npz"
     shutil.copytree(tiny_run, run_dir)
     shutil.copy(digits_npz, own)

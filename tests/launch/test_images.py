@@ -73,7 +73,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_folder_that_cannot_be_used_is_one_line_and_leaves_nothing(launch, digits, tmp_path, damage):
+def test_a_folder_that_cannot_be_used_is_a_short_error_and_leaves_nothing(launch, digits, tmp_path, damage):
     folder = shutil.copytree(digits, tmp_path / "data")
     change, words = DAMAGES[damage]
     change(folder)

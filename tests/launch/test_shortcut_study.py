@@ -187,7 +187,7 @@ def test_descents_that_all_diverge_are_a_result_and_no_accident(launch, three_di
     assert "the runs have no losses in common" in out
 
 
-def test_plot_redraws_the_figures_of_a_study_from_its_csv_file_alone(launch, tiny_study, tmp_path):
+def test_plot_redraws_the_figures_of_a_study_only_from_its_csv(launch, tiny_study, tmp_path):
     for name in ("results.csv", "config.json"):  # which says that this is of smoke size
         shutil.copy(tiny_study / name, tmp_path)
     code, out, err = launch(f"--run_dir={tmp_path}", program="plot")

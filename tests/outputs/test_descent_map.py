@@ -71,7 +71,7 @@ def layers_from_zero(targets, depth, rate, num_steps):
     return np.array(path)
 
 
-def test_cells_of_the_map_are_those_of_the_eigenvalues_alone(drawn):
+def test_cells_of_the_map_are_those_of_the_eigenvalues(drawn):
     eigenvalues = np.geomspace(0.4, 2, 6)  # docs: 0.4 … 2, of the singular target the least is 0
     for target, depth in COMPUTED:
         targets = eigenvalues * (np.arange(6) > 0) if target == "singular" else eigenvalues

@@ -71,7 +71,7 @@ def test_differences_that_are_all_alike_are_no_chance():
         (lambda epoch: 0.5 if epoch < 2 else 0.46, False),
     ],
 )
-def test_the_gradient_is_largest_where_a_dramatic_drop_begins_or_goes_on(index_at, holds):
+def test_the_gradient_is_largest_where_a_dramatic_drop_begins_or_continues(index_at, holds):
     rows = change(of_figure(paper_rows(), "8"), "single_run", lambda r: {"index": index_at(r["epoch"])})
     assert verdict("8", rows, "the gradient is largest").holds is holds
 

@@ -71,7 +71,7 @@ def test_full_order_summary_is_the_dense_hessian_s_in_the_residual_kernels(case,
 
 
 @pytest.mark.slow
-def test_several_models_of_one_architecture_give_what_each_gives_alone(examples):
+def test_several_models_of_one_architecture_return_what_each_returns_separately(examples):
     models = [all_conv_resnet(BATCH_NORM, seed) for seed in (0, 1)]
     first, second = initial_spectra(iter(models), *examples)
     # The projections, which are not trained, differ too.

@@ -156,7 +156,7 @@ def test_the_plan_is_the_most_at_first_and_the_number_of_products_in_the_end(num
     assert totals[1] < 200 and (totals[1] - totals[-1]) % (5 * long) == 0
 
 
-def test_the_trace_is_exact_where_all_eigenvalues_but_the_outer_ones_are_equal():
+def test_the_trace_is_exact_if_all_inner_eigenvalues_are_equal():
     values = np.append(np.full(497, 2.0), [-70.0, 50.0, 100.0])
     quadrature, _, _ = found(values, order=20)
     assert len(quadrature.probes) == 20

@@ -170,7 +170,7 @@ NO_HESSIANS = {
 
 
 @pytest.mark.parametrize("matrix, named", NO_HESSIANS.values(), ids=NO_HESSIANS)
-def test_what_is_no_symmetric_matrix_has_no_spectrum(matrix, named):
+def test_an_asymmetric_matrix_has_no_spectrum(matrix, named):
     assert re.search(f"^hessian .*{named}", refused(spectrum, np.array(matrix)))
     assert spectrum([[1, 2], [2 + 1e-6, 1]]).index == 0.5  # asymmetric by the rounding of float32
     for share, up_to_zero in ((0.99, 0.4), (1.01, 0.2)):  # of P · ε · max |λ|
@@ -199,6 +199,6 @@ def test_a_mistake_is_one_clear_line(change, named):
 
 
 @pytest.mark.parametrize("method, activation", [("closed_form", "relu"), ("piecewise", "tanh")])
-def test_a_method_that_does_not_apply_says_so(method, activation):
+def test_a_method_that_does_not_apply_raises(method, activation):
     network, weights, x, y = problem(activations=("linear", activation, "linear"))
     assert f"{method} needs" in refused(hessian, network, weights, x, y, method)

@@ -226,7 +226,7 @@ def test_the_same_vector_in_another_matrix_is_another_product(tmp_path):
     "name, count",
     [("spectrum", 25), *(pytest.param(*c, marks=pytest.mark.slow) for c in (("diagonal", 9), ("per_layer", 25)))],
 )
-def test_each_measurement_of_a_model_goes_on_from_its_folder(model, tmp_path, name, count):
+def test_each_measurement_of_a_model_resumes_from_its_folder(model, tmp_path, name, count):
     seen, stop_at = [], [count]
 
     def on_batch():

@@ -174,7 +174,7 @@ def test_all_products_at_once_are_the_matrix_of_a_network_in_numpy(model, gauss_
     assert largest == pytest.approx(np.linalg.eigvalsh(dense)[-1], abs=1e-12)
 
 
-def test_a_product_with_a_single_entry_that_is_not_finite_is_refused(model, monkeypatch):
+def test_a_product_with_a_single_entry_that_is_not_finite_is_rejected(model, monkeypatch):
     h, product = curvature.Hessian(model, X, CLASSES), np.arange(27.0)[None]
     product[0, 5] = np.inf
     monkeypatch.setattr(h._backend, "total", lambda *_: product)
@@ -273,7 +273,7 @@ def test_whole_numbers_stay_what_they_are_beyond_those_of_float32():
     assert np.abs(rounded - exact).max() > 1e-3  # negative control
 
 
-def test_a_weight_penalty_is_left_out(model):
+def test_a_weight_penalty_is_omitted(model):
     penalised = sequential(keras.layers.Dense(3, "tanh", kernel_regularizer="l2"), keras.layers.Dense(3))
     penalised.set_weights(model.get_weights())
     found, expected = (curvature.Hessian(of, X, CLASSES) @ np.ones(27) for of in (penalised, model))
@@ -378,7 +378,7 @@ def test_a_batch_size_is_chosen_by_the_size_of_the_examples(shape, expected):
     assert examples.gathered(np.broadcast_to(np.float32(0), shape), np.zeros(shape[:1])).batch_size == expected
 
 
-def test_a_copy_in_another_type_is_the_same_network_or_is_refused():
+def test_a_copy_in_another_type_is_the_same_network_or_is_rejected():
     keras.utils.set_random_seed(0)
     mixed = sequential(
         keras.layers.Dense(4, dtype="mixed_bfloat16"), keras.layers.TimeDistributed(keras.layers.Dense(3)), shape=(5, 4)
@@ -416,7 +416,7 @@ def test_examples_come_in_batches_of_the_given_size_and_the_last_is_smaller(batc
     assert (h.num_batches, h.examples.batch_size) == (num_batches, min(batch_size or 6, 6))
 
 
-def test_a_mean_by_weights_counts_the_weights_of_what_no_mask_leaves_out():
+def test_a_weighted_mean_counts_the_weights_of_unmasked_values():
     keras.utils.set_random_seed(0)
     layers = keras.layers.Embedding(5, 3, mask_zero=True), keras.layers.Dense(2)
     model = keras.Sequential([keras.Input((3,), dtype="int32"), *layers])

@@ -77,7 +77,7 @@ def test_weights_of_another_shape_or_that_are_not_finite_have_no_keras_network()
     assert "weights must be finite" in refused(network.to_keras, np.full(network.shape, np.nan))
 
 
-def test_another_backend_than_tensorflow_is_refused(monkeypatch):
+def test_another_backend_than_tensorflow_is_rejected(monkeypatch):
     network = NETWORKS["2-shortcut, linear"]
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     assert "need KERAS_BACKEND=tensorflow, got jax" in refused(hessian, network, *problem(network), "tape")

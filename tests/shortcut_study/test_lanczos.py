@@ -179,7 +179,7 @@ def test_extreme_eigenvalues_are_the_outermost_over_vectors_not_the_best_bounded
         np.testing.assert_array_equal(quad.extreme_eigenvalues(of_two, 3, largest), expected)
 
 
-def test_a_product_that_is_not_symmetric_is_refused_however_little():
+def test_a_product_that_is_not_symmetric_is_rejected_however_little():
     h = semicircle(100)
     skew = np.triu(np.ones((100, 100)), 1)
     for size in (1.0, 0.01):

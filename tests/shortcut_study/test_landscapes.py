@@ -78,7 +78,7 @@ def test_at_a_saddle_too_the_search_for_its_directions_stops_when_they_are_found
         assert bound <= 1.1 * TOLERANCE * np.abs(values[[0, -1]]).min() and np.abs(values - value).min() < 1e-3
 
 
-def test_a_block_moves_its_own_weights_alone(h):
+def test_a_block_moves_only_its_weights(h):
     _, _, last, offset = h.model.trainable_variables
     part = curvature.Hessian(h.model, X, CLASSES, variables=[offset, last], dtype="float64")
     direction = np.arange(12.0) / 12
@@ -90,7 +90,7 @@ def test_a_block_moves_its_own_weights_alone(h):
     np.testing.assert_allclose([*found.slopes, found.curvatures.item()], [*same.slopes, same.curvatures.item()])
 
 
-def test_an_interrupted_landscape_goes_on_with_the_rows_that_it_has(h, tmp_path, monkeypatch, capsys):
+def test_an_interrupted_landscape_resumes_with_the_rows_that_it_has(h, tmp_path, monkeypatch, capsys):
     calls, whole = [], curvature.Hessian.loss_at
 
     def counted(self, step):
@@ -142,7 +142,7 @@ def test_a_landscape_is_drawn_as_contours_or_a_curve_beside_its_quadratic_model(
         ({"directions": np.append(np.ones(26), np.inf)}, "one or two finite vectors"),
     ],
 )
-def test_a_mistake_is_one_line(h, arguments, words):
+def test_a_mistake_is_a_short_error(h, arguments, words):
     assert re.search(words, refused(h.landscape, progress=False, **arguments))
 
 

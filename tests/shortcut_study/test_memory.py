@@ -30,7 +30,7 @@ def machine_of(monkeypatch):
 
 
 @pytest.mark.parametrize("find, name, size", [(xtrace, "num_products", 0.5), (xdiag, "num_vectors", 1.0)])
-def test_more_products_than_memory_are_refused_with_the_number_that_fits(machine_of, find, name, size):
+def test_more_products_than_memory_are_rejected_with_the_number_that_fits(machine_of, find, name, size):
     machine_of(8e9, 0)
     message = refused(find, None, 23_500_000, 400, dtype=np.float32)
     most = int(message.rsplit("at most ", 1)[1])

@@ -209,7 +209,7 @@ def test_the_norm_of_numbers_whose_squares_leave_the_range_is_right():
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_single_entry_that_is_not_finite_is_refused(bad):
+def test_a_single_entry_that_is_not_finite_is_rejected(bad):
     with pytest.raises(ValueError, match="infinite or NaN entry"):
         lz.lanczos(lambda v: np.append(v[:-1], bad), 4, 1)
 
@@ -246,7 +246,7 @@ def test_the_share_of_an_interval_is_known_but_for_the_nodes_at_its_ends(low, hi
     np.testing.assert_allclose(conditioning._shares(half, low, high), (found + [surely, possibly]) / 2, atol=1e-12)
 
 
-def test_what_counts_as_0_is_not_surely_negative():
+def test_values_that_count_as_0_are_not_surely_negative():
     nodes, weights = np.array([[-1.0, -1e-13, 1.0]]), np.array([[0.2, 0.5, 0.3]])
     found = conditioning.summary(quad.Quadrature(nodes, weights, np.zeros((1, 3)), 1e-12))
     assert found.index == pytest.approx(0.2) and found.index_range == pytest.approx((0, 1))

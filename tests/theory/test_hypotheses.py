@@ -103,7 +103,7 @@ def test_ranges_are_found_in_a_function_and_in_those_it_calls():
     assert any("slogdet" in enforced.text for enforced in ranges(factorization.factorize, set()))
 
 
-def test_a_hypothesis_that_the_statement_does_not_name_is_refused():
+def test_a_hypothesis_that_the_statement_does_not_name_is_rejected():
     import dataclasses
 
     with pytest.raises(ValueError, match="hm.eq_2.3: the statement must name the hypothesis 'Σ = I'"):

@@ -99,7 +99,7 @@ def test_thresholds_lie_between_what_they_must_separate(bias, share):
 
 
 @pytest.mark.parametrize("scores, off", [([[1, 0], [0.51, 1]], "0.51"), ([[1, 0], [0.1, 0.48]], "0.52")])
-def test_scores_that_are_off_by_a_half_are_refused(scores, off):
+def test_scores_that_are_off_by_a_half_are_rejected(scores, off):
     assert f"off by {off}" in refused(construction._check_scores, np.array(scores), np.array([0, 1]))
     construction._check_scores(np.array([[1.0, 0.0], [0.49, 1.0]]), np.array([0, 1]))
 
@@ -192,7 +192,7 @@ def test_first_layer_scales_the_largest_entry_to_half_to_one_and_spare_units_sle
     assert 0.5 <= np.abs(x[:1] @ alone.projection.T).max() < 1
 
 
-def test_points_that_are_too_small_are_refused_and_whitening_knows_no_scale():
+def test_points_that_are_too_small_are_rejected_and_whitening_knows_no_scale():
     x, labels = unit_points(6, 3)
     assert "as small as 9e-292" in refused(memorize, 1e-291 * x / np.abs(x).max() * 0.9, labels, 5, 3)
     memorize(1e-288 * x / np.abs(x).max(), labels, 5, 3)

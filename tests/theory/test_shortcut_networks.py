@@ -53,7 +53,7 @@ def naive_loss(weights, x, y, **activations):
 
 @given(**SHAPES, names=st.tuples(*[st.sampled_from(list(BY_HAND))] * 3))
 @REPEATABLE
-def test_the_network_is_what_the_definitions_say_one_example_at_a_time(num_units, shortcut_depth, d, seed, names):
+def test_the_network_equals_the_definitions_one_example_at_a_time(num_units, shortcut_depth, d, seed, names):
     weights, x, y = problem(num_units, shortcut_depth, d, seed)
     activations = dict(zip(("pre", "mid", "post"), names))
     expected = np.array([predict(weights, row, **activations) for row in x])
