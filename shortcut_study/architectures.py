@@ -13,7 +13,7 @@ class Architecture(NamedTuple):
     shortcut_depth: int
     initialisation: str
 
-    def takes(self, depth: int, activations: str) -> bool:
+    def has_depth(self, depth: int, activations: str) -> bool:
         """Returns whether there is such a network of `depth` weight matrices."""
         return depth % self.unit_depth(activations) == 0
 

@@ -170,8 +170,8 @@ class FolderSource(Source):
         unknown = sorted(set(present) - set(class_names)) if class_names else ()
         if unknown:
             raise UserError(
-                f"{self.folder} has the classes {shown(unknown)}, of which the network has none: it has "
-                f"{shown(class_names)}"
+                f"{self.folder} has the classes {listing(unknown)}, of which the network has none: it has "
+                f"{listing(class_names)}"
             )
         if not class_names and len(present) != self.num_classes:
             raise UserError(
@@ -204,7 +204,7 @@ def read_splits(config: DataConfig) -> tuple[list[ImageFile], list[ImageFile]]:
             raise UserError(f"images of {folder} are in both the training and the test split; {TWO_SPLITS}")
     elif train_folder or test_folder or config.train_split or config.test_split:
         missing = (config.test_split or TEST) if train_folder else (config.train_split or TRAIN)
-        folders = shown(sorted(entry.name for entry in _entries(folder) if entry.is_dir()))
+        folders = listing(sorted(entry.name for entry in _entries(folder) if entry.is_dir()))
         raise UserError(
             f"{folder} has no folder {missing}/, only {folders}; --train_split and --test_split (train_split=…, "
             "test_split=…) name others"
@@ -213,7 +213,7 @@ def read_splits(config: DataConfig) -> tuple[list[ImageFile], list[ImageFile]]:
         train, test = _split_by_name(folder, config.test_share)
     classes = _classes(train)
     if len(classes) < 2:
-        raise UserError(f"{folder} has only one class, {shown(classes)}; give each class a folder inside it")
+        raise UserError(f"{folder} has only one class, {listing(classes)}; give each class a folder inside it")
     return train, test
 
 
@@ -222,8 +222,8 @@ def _check_same_classes(folder: str, train: list[ImageFile], test: list[ImageFil
     tested = set(_classes(test))
     if classes != tested:
         raise UserError(
-            f"the class folders of {folder} differ: only the training split has {shown(sorted(classes - tested))}, "
-            f"only the test split {shown(sorted(tested - classes))}; give both the same"
+            f"the class folders of {folder} differ: only the training split has {listing(sorted(classes - tested))}, "
+            f"only the test split {listing(sorted(tested - classes))}; give both the same"
         )
 
 
@@ -239,14 +239,14 @@ def _split_by_name(folder: str, test_share: float) -> tuple[list[ImageFile], lis
     files = list_files(folder)
     if not test_share:
         raise UserError(
-            f"{folder} holds the classes {shown(_classes(files))}, and no train/ and test/; --test_share=0.2 "
+            f"{folder} holds the classes {listing(_classes(files))}, and no train/ and test/; --test_share=0.2 "
             "(test_share=0.2) tests on a fifth of them, chosen by their names"
         )
     train = [file for file in files if not is_tested(file, test_share)]
     test = [file for file in files if is_tested(file, test_share)]
     missing = set(_classes(files)) - set(_classes(train))
     if missing or not test:
-        lacking = f"nothing to train on in the classes {shown(sorted(missing))}" if missing else "nothing to test on"
+        lacking = f"nothing to train on in the classes {listing(sorted(missing))}" if missing else "nothing to test on"
         raise UserError(f"test_share {test_share:g} leaves {lacking} of {folder}; change it, or add images")
     return train, test
 
@@ -302,7 +302,7 @@ def list_files(folder: str, split: str = "") -> list[ImageFile]:
             files.append(ImageFile(place, class_name, os.path.relpath(name, folder)))
     if ignored:
         note(f"{root}: {len(ignored)} files are not read, as their names end in none of {', '.join(SUFFIXES)}: "
-             f"{shown(os.path.basename(name) for name in ignored)}")  # fmt: skip
+             f"{listing(os.path.basename(name) for name in ignored)}")  # fmt: skip
     return sorted(files)
 
 
@@ -324,7 +324,7 @@ def _entries(path: str) -> list[os.DirEntry]:
         raise UserError(f"cannot read the folder of images {path}: {error.strerror}") from error
 
 
-def shown(names: Iterable[str]) -> str:
+def listing(names: Iterable[str]) -> str:
     """Returns the first names, and how many there are beyond them."""
     names = list(names)
     text = ", ".join(names[:_MAX_SHOWN])

@@ -123,7 +123,7 @@ def norms_figure(rows: list[dict], title: str = "") -> Figure:
     column of panels holds the variants that differ only in the number in their names.
     """
     tested = [row for row in rows if row["phase"] == "test" and np.isfinite(row.get("kernel_norm", np.nan))]
-    families = by_depth(row["variant"] for row in tested)
+    families = depth_families(row["variant"] for row in tested)
     figure = Figure(figsize=(PAGE / 2 * max(len(families), 1), 6.4), layout="constrained")
     panels = figure.subplots(2, len(families) or 1, squeeze=False, sharey="col")
     for i, (family, names) in enumerate(families.items()):
@@ -148,10 +148,10 @@ def norms_figure(rows: list[dict], title: str = "") -> Figure:
     return figure
 
 
-def by_depth(names: Iterable[str]) -> dict[str, list[str]]:
+def depth_families(names: Iterable[str]) -> dict[str, list[str]]:
     """Returns the names of each family, which differ only in a number, from the lowest number on.
 
-    >>> by_depth(["ResNet-32", "ResNet-8", "BN-free of 8 layers", "ResNet-8"])
+    >>> depth_families(["ResNet-32", "ResNet-8", "BN-free of 8 layers", "ResNet-8"])
     {'ResNet-N': ['ResNet-8', 'ResNet-32'], 'BN-free of N layers': ['BN-free of 8 layers']}
     """
     families = {}

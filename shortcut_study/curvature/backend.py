@@ -17,7 +17,7 @@ import numpy as np
 
 from identity_matters.errors import translate_errors
 from shortcut_study.curvature.examples import Examples
-from shortcut_study.curvature.objective import Objective, moved, parts_of, to_vector
+from shortcut_study.curvature.objective import Objective, parts_of, step_along, to_vector
 
 
 class Backend:
@@ -101,12 +101,12 @@ class Backend:
     def weights(self, point: Any, step: float = 0.0, direction: Any = None) -> Any:
         """Returns weights on the device: those of a point, a step along a direction away."""
         if not self.in_parts:
-            return self.place(point if direction is None else moved(point, step, direction, self.dtype))
+            return self.place(point if direction is None else step_along(point, step, direction, self.dtype))
         parts = parts_of(point, self.objective.model.trainable_variables)
         if direction is None:
             return [self.place(part) for part in parts]
         along = parts_of(direction, self.objective.model.trainable_variables)
-        return [self.place(moved(part, step, other, self.dtype)) for part, other in zip(parts, along)]
+        return [self.place(step_along(part, step, other, self.dtype)) for part, other in zip(parts, along)]
 
     def place(self, array: Any, dtype: str | None = None) -> Any:
         """Returns an array on the device."""

@@ -307,7 +307,7 @@ def parts_of(vector: Any, variables: Sequence, numpy: Any = np) -> list:
     return [numpy.reshape(part, tuple(variable.shape)) for part, variable in zip(parts, variables)]
 
 
-def moved(point: np.ndarray, step: float, direction: np.ndarray, dtype: str) -> np.ndarray:
+def step_along(point: np.ndarray, step: float, direction: np.ndarray, dtype: str) -> np.ndarray:
     """Returns a point, a step along a direction away from another one, in a type."""
     result = np.multiply(direction, step, dtype=dtype)
     result += point

@@ -26,7 +26,7 @@ from shortcut_study.dataset import StudyData
 from shortcut_study.dynamics import Descent, descend
 from shortcut_study.figures import drawing
 from shortcut_study.figures.figure_9 import diverged, draw_rates, lower_findings, rate_rows
-from shortcut_study.figures.finding import CONSTANT, Finding, named, series
+from shortcut_study.figures.finding import CONSTANT, Finding, depth_note, series
 from shortcut_study.jobs import job_key, study_job
 from shortcut_study.network import ShortcutNetwork
 
@@ -48,7 +48,7 @@ def jobs(config: StudyConfig, data: StudyData) -> list[Job]:
         _sweep(config, data, arch, depth, rates, seed)
         for depth in config.relu_depths
         for arch in ARCHITECTURES[RELU_MID]
-        if arch.takes(depth, RELU_MID)
+        if arch.has_depth(depth, RELU_MID)
         for seed in config.seeds(config.relu_runs)
     ]
 
@@ -175,7 +175,9 @@ def findings(rows: list[dict]) -> list[Finding]:
         losses = [b.mean for b in best[arch].values()]
         safe = insensitive_rates(rows_of_architecture(swept, arch))
         numbers = series(best[arch], losses) + diverged(best, arch)
-        numbers += named("a lower bound, as a run was given up,", [b.depth for b in best[arch].values() if b.is_bound])
+        numbers += depth_note(
+            "a lower bound, as a run was given up,", [b.depth for b in best[arch].values() if b.is_bound]
+        )
         numbers += f"; rates that rounding does not change, up to: {series(safe, list(safe.values()))}" if safe else ""
         is_decided = len(losses) > 1 and min(losses) < np.inf
         holds = (losses[-1] <= CONSTANT * min(losses)) == (arch == TWO) if is_decided else None

@@ -21,7 +21,7 @@ from shortcut_study.architectures import ARCHITECTURES, LABELS, LINEAR, ONE, ORT
 from shortcut_study.config import StudyConfig
 from shortcut_study.dataset import StudyData
 from shortcut_study.figures import drawing
-from shortcut_study.figures.finding import CONSTANT, Finding, grows, named, power, series, slope
+from shortcut_study.figures.finding import CONSTANT, Finding, depth_note, grows, power, series, slope
 from shortcut_study.hessian import hessian, hessian_from_moments, spectrum
 from shortcut_study.inertia import SMALLEST, spectrum_by_counting
 from shortcut_study.jobs import job_key, study_job
@@ -47,7 +47,7 @@ def jobs(config: StudyConfig, data: StudyData) -> list[Job]:
         _initial_spectrum(config, data, arch, depth, seed)
         for depth in config.depths
         for arch in ARCHITECTURES[LINEAR]
-        if arch.takes(depth, LINEAR)
+        if arch.has_depth(depth, LINEAR)
         for seed in config.seeds(config.num_runs)
     ]
 
@@ -70,7 +70,7 @@ def eigenvalue_rows(config: StudyConfig, data: StudyData) -> list[dict]:
     depths = [depth for depth in config.depths if depth * width**2 <= MOST_LISTED]
     rows = []
     for arch in ARCHITECTURES[LINEAR]:
-        taken = [depth for depth in depths if arch.takes(depth, LINEAR)]
+        taken = [depth for depth in depths if arch.has_depth(depth, LINEAR)]
         if not taken:
             continue
         depth = max(taken)
@@ -90,7 +90,7 @@ def jobs_at_zero(config: StudyConfig, data: StudyData, architectures: Sequence[A
         _at_zero(config, data, arch, depth)
         for depth in config.depths
         for arch in architectures
-        if arch.takes(depth, LINEAR)
+        if arch.has_depth(depth, LINEAR)
     ]
 
 
@@ -212,6 +212,6 @@ def _by_depth(rows: list[dict], band: Band) -> tuple[np.ndarray, np.ndarray, str
     for depth in infinite.get(_BEYOND, ()):
         bounds[depth] = means[depth] = np.inf
     numbers = series(band.x, 10**band.mean)
-    numbers += "".join(named(f"{words} in some or all runs", depths) for words, depths in infinite.items())
+    numbers += "".join(depth_note(f"{words} in some or all runs", depths) for words, depths in infinite.items())
     depths = sorted(means)
     return np.array([means[depth] for depth in depths]), np.array([bounds[depth] for depth in depths]), numbers

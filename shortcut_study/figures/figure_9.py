@@ -33,9 +33,9 @@ from shortcut_study.figures.finding import (
     SAME,
     Finding,
     all_of,
+    depth_note,
     in_both,
     log_ratios,
-    named,
     p_value,
     paired,
     series,
@@ -58,7 +58,7 @@ def jobs(config: StudyConfig, data: StudyData) -> list[Job]:
         _sweep(config, data, arch, depth, rates, seeds)
         for depth in config.depths
         for arch in ARCHITECTURES[LINEAR]
-        if arch.takes(depth, LINEAR)
+        if arch.has_depth(depth, LINEAR)
     ]
 
 
@@ -209,7 +209,9 @@ def _ratios(pairs: dict[int, tuple[BestRate, BestRate]]) -> list[float]:
 def diverged(best: dict[Architecture, dict[int, BestRate]], *architectures: Architecture) -> str:
     """Returns in words the depths at which these architectures diverged at every learning rate; empty if none."""
     lost = {arch: [depth for depth, b in best[arch].items() if not b.losses] for arch in architectures}
-    return "".join(named(f"{LABELS[arch]} diverged at every learning rate", depths) for arch, depths in lost.items())
+    return "".join(
+        depth_note(f"{LABELS[arch]} diverged at every learning rate", depths) for arch, depths in lost.items()
+    )
 
 
 def _like_orthogonal(best: dict[Architecture, dict[int, BestRate]], near: float, count: int) -> Finding:

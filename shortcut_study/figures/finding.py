@@ -192,7 +192,7 @@ def series(depths: np.ndarray, values: np.ndarray) -> str:
     return ", ".join(f"{value:.3g} (depth {depth:.0f})" for depth, value in zip(depths, values) if np.isfinite(value))
 
 
-def named(text: str, depths: Collection[int]) -> str:
+def depth_note(text: str, depths: Collection[int]) -> str:
     """Returns depths in words, to append to others; empty if there are none."""
     return f"; {text} at depth {', '.join(f'{depth:.0f}' for depth in depths)}" if depths else ""
 

@@ -221,7 +221,7 @@ def test_learning_rates_are_single_runs_and_one_that_diverges_is_marked(data, th
             assert row["epoch"] == 25
             found[kind_of(row), row["depth"], row["seed"], row["learning_rate"]] = row
     networks = [
-        (kind, depth) for depth in (3, 4) for kind in ARCHITECTURES[activations] if kind.takes(depth, activations)
+        (kind, depth) for depth in (3, 4) for kind in ARCHITECTURES[activations] if kind.has_depth(depth, activations)
     ]
     assert sorted(found) == sorted((*network, seed, rate) for network in networks for seed in (3, 4)
                                    for rate in three_rates)  # fmt: skip
@@ -295,7 +295,7 @@ def test_the_learning_rates_of_a_sweep_go_from_a_thousandth_to_ten():
     ],
 )  # fmt: skip
 def test_there_are_networks_only_of_depths_that_the_shortcuts_divide(kind, depth, activations, takes):
-    assert kind.takes(depth, activations) == takes
+    assert kind.has_depth(depth, activations) == takes
     if takes:
         network = kind.network(D, depth, activations)
         assert network.depth == depth and network.shortcut == (kind.shortcut_depth > 0)
