@@ -1,7 +1,7 @@
 """What every benchmark shares: measurements that take turns, peers in processes of their own, the table.
 
 A benchmark is a module that states its flags, a subclass of `Benchmark`; its cases, functions that return one
-measurement each, by row and column of the table; and what is divided by what. `interleaved` takes the cases in turns,
+measurement each, by row and column of the table; and the ratios to print. `interleaved` takes the cases in turns,
 as a machine's speed varies from minute to minute, and a ratio is taken within each round; `report` prints the table.
 PyTorch and TensorFlow in one process can crash it: a peer of another framework is a `Peer`.
 """
@@ -101,7 +101,7 @@ class Peer:
 
     Args:
       make: A module's function that returns the functions by name.
-      arguments: What it is called with.
+      arguments: The arguments of the call.
 
     Attributes:
       functions: By name, functions that call those of the process.
@@ -206,8 +206,8 @@ def report(
     A cell is "median (min – max)". The columns of a single row stand below each other.
 
     Args:
-      title: What was measured.
-      rows: Name of the row to name of the column to the values of each round; OTHERS is said below the title.
+      title: The quantity measured.
+      rows: Name of the row to name of the column to the values of each round; OTHERS is printed below the title.
       pairs: Name of a ratio to (column, column), taken if a row has both.
       repeats: The number of rounds.
     """

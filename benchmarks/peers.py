@@ -1,4 +1,5 @@
-"""The PyTorch side of the benchmarks: each function makes what a harness.Peer calls, and nothing imports TensorFlow.
+"""The PyTorch side of the benchmarks: each function makes the callables of a harness.Peer, and nothing imports
+TensorFlow.
 
 Kernels come as our layers hold them, NumPy [k, k, in, out] by layer name, so that both sides compute one function.
 """

@@ -24,7 +24,7 @@ def state_folder(tmp_path_factory):
 
 @pytest.fixture
 def screen_style():
-    """What a test draws is in the style in which figures are saved."""
+    """Tests draw in the style in which figures are saved."""
     from identity_matters.runs.figure_style import styled
 
     with styled():

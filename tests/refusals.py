@@ -1,4 +1,4 @@
-"""How tests read what a function refuses."""
+"""The error message of a function's rejected arguments."""
 
 import pytest
 

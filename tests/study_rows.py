@@ -22,7 +22,7 @@ def row(experiment, kind, depth, seed="", activations="linear", **values):
 
 
 def judged(figure, rows):
-    """What a figure finds on the rows, by claim."""
+    """The findings of a figure on the rows, by claim."""
     return {finding.claim: finding for finding in FIGURES[figure].findings(rows)}
 
 

@@ -1,6 +1,6 @@
 """What MkDocs calls while it builds the site: for pages that are made, links, marks and the order.
 
-Nothing here is committed twice: the API comes from docstrings, commands and presets from the launchers, the tour from
+Nothing is committed twice: the API comes from docstrings, commands and presets from the launchers, the tour from
 its notebook, and CHANGELOG.md and CONTRIBUTING.md are read in place.
 """
 
@@ -59,7 +59,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def navigation(pages: list[str]) -> list:
-    """Returns MkDocs's nav: the home, a section a folder, then what is about the project.
+    """Returns MkDocs's nav: the home, a section a folder, then the pages about the project.
 
     Within a section the pages stand as docs/index.md first links them, and behind them those that it does not name.
     """

@@ -1,4 +1,4 @@
-"""The page of sentences: what the four texts assert, and the claim or page that answers each.
+"""The page of sentences: the assertions of the four texts, and the claim or page that answers each.
 
     python -m website.sentences > docs/reference/sentences.md
 

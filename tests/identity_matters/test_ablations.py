@@ -1,4 +1,4 @@
-"""The experiments: what is compared, at which rates and steps, and that a diverged run is a result, not an accident."""
+"""The experiments: their variants, learning rates and steps; a diverged run is a result, not an accident."""
 
 import dataclasses
 import json

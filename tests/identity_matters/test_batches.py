@@ -117,7 +117,7 @@ def test_two_batches_are_read_ahead_and_no_more(monkeypatch):
     read, ended = [], []
 
     class AtOnce(SimpleNamespace):
-        """An executor that does what it is given before it goes on."""
+        """An executor that runs each task before it returns."""
 
         def submit(self, function, key):
             return SimpleNamespace(result=lambda found=function(key): found, cancel=lambda: ended.append(key))
@@ -227,7 +227,7 @@ def test_a_batch_is_the_training_images_of_its_plan_augmented_with_their_labels(
 
 @pytest.fixture(scope="module")
 def network():
-    """Of the shape of the data. Read only."""
+    """A network for images of the data's shape. Read only."""
     return all_conv_resnet(ModelConfig((8, 6, 3), 7, stem_width=4, widths=(4, 8), blocks_per_stage=(1, 1)))
 
 

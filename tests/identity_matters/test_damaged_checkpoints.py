@@ -31,7 +31,7 @@ def half(tiny_run):
 
 
 class Restoring:
-    """A TrainingState of the network of tiny_config that restores from a folder and says what it took."""
+    """A TrainingState of the network of tiny_config that restores from a folder and reports the checkpoint."""
 
     def __init__(self, tiny_config):
         network, rule = all_conv_resnet(tiny_config.model), optimizer(tiny_config)

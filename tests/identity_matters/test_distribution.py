@@ -279,7 +279,7 @@ def test_workers_together_see_the_batches_of_one_worker_and_every_test_image_onc
 
 @pytest.fixture(scope="module")
 def on_two_devices():
-    """What replicas.py finds: two replicas of a process of its own, whose TensorFlow has two logical CPUs."""
+    """The results of replicas.py: two replicas in a separate process, whose TensorFlow has two logical CPUs."""
     script = os.path.join(os.path.dirname(__file__), "replicas.py")
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]

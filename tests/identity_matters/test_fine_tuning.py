@@ -1,4 +1,4 @@
-"""Runs that go on longer, begin with the weights of another network, or keep some layers as they are."""
+"""Runs that are extended, begin with the weights of another network, or freeze some layers."""
 
 import dataclasses
 import hashlib

@@ -1,4 +1,4 @@
-"""A keras optimiser, or a schedule, in place of the flags': recorded, resumed, seen by callbacks, refused."""
+"""A keras optimiser, or a schedule, in place of the flags': recorded, resumed, visible to callbacks, or rejected."""
 
 import dataclasses
 import json

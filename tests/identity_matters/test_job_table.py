@@ -1,4 +1,4 @@
-"""runs.job_table: what is computed when, what is saved, and that a killed command loses one job at most."""
+"""runs.job_table: the order of jobs, the saved rows, and that a killed command loses one job at most."""
 
 import pytest
 

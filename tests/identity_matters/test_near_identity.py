@@ -1,4 +1,4 @@
-"""The blocks of a network against what is known of them: dense matrices, networks changed by hand, exact values."""
+"""The blocks of a network against references: dense matrices, networks changed by hand, exact values."""
 
 import dataclasses
 import functools
@@ -113,7 +113,7 @@ def test_the_bound_of_a_branch_is_the_norm_of_its_matrix(name):
 
 @pytest.mark.parametrize("change", ["order", "activation", "argument"])
 def test_a_block_written_otherwise_has_the_same_row(change):
-    """The order of Add, and whether ReLU is a layer, an Activation or an argument, do not change what is measured."""
+    """The order of Add, and whether ReLU is a layer, an Activation or an argument, do not change the measurement."""
 
     def network(change):
         first = [convolution(strides=2, activation="relu" if change == "argument" else None), convolution()]

@@ -1,4 +1,4 @@
-"""The user's own .npz files: what is taken, and what is refused before it is read."""
+"""The user's .npz files: accepted forms, and files that are rejected before they are read."""
 
 import hashlib
 import zipfile

@@ -64,7 +64,7 @@ TRAINED = TrainConfig(
 
 
 def gradients(network, images, labels) -> list[np.ndarray]:
-    """Of the mean cross-entropy and the penalty, in training."""
+    """Gradients of the mean cross-entropy and the penalty, in training."""
     with tf.GradientTape() as tape:
         losses = keras.losses.sparse_categorical_crossentropy(labels, network(images, training=True), from_logits=True)
         loss = tf.reduce_mean(losses) + sum(network.losses)

@@ -1,4 +1,4 @@
-"""Products that a folder keeps: found again by what was asked for, unless they are of another matrix than before."""
+"""Products cached in a folder: found again by the request, unless they belong to another matrix."""
 
 import hashlib
 import json

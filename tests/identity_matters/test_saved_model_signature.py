@@ -1,4 +1,4 @@
-"""A SavedModel that this user exported is evaluated itself; any other one is refused without --trust_saved_model."""
+"""A SavedModel that this user exported is evaluated; any other one is rejected without --trust_saved_model."""
 
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""TFDS sets, in memory and streamed, made here."""
+"""TFDS sets made by the tests, in memory and streamed."""
 
 import dataclasses
 import itertools
@@ -182,7 +182,7 @@ def test_sets_of_varying_size_are_streamed(offline, jpeg, png, monkeypatch):
 
 @pytest.mark.parametrize("name", ["jpeg", "png"])
 def test_a_worker_reads_the_batch_of_a_stream_by_itself(request, name):
-    """By TensorFlow's operations on the places of records: the images and labels that this process would read."""
+    """TensorFlow's operations on the records' places read the images and labels that this process would read."""
     batches = stream(request.getfixturevalue(name), seed=3, crop_padding=2)
     expected = batches.train_batches(4)
     for located in take(batches.located_batches(4), 3):

@@ -1,4 +1,4 @@
-"""Training: the update rule, the schedules, what a run leaves, and that nothing is lost when it is killed."""
+"""Training: the update rule, the schedules, a run's files, and that nothing is lost when it is killed."""
 
 import contextlib
 import dataclasses

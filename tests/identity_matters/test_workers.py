@@ -1,4 +1,4 @@
-"""What workers agree on before they train, and what they wait for: seen from one of them, the other being played."""
+"""The agreement of workers before training, and their barriers: tested on one of them, with a fake other."""
 
 import dataclasses
 
@@ -172,7 +172,7 @@ def test_all_workers_take_the_state_that_the_chief_has_restored(tiny_run, tiny_c
     sums = []
 
     class Pair(Cluster):
-        """Its all-reduce adds what the chief gave, the first to call."""
+        """Its all-reduce adds the values of the chief, the first to call."""
 
         def all_reduce(self, vector):
             sums.append(np.asarray(vector, float))

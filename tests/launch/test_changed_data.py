@@ -1,4 +1,4 @@
-"""A study, or a spectrum, that goes on is on the data on which it began: else its tables would mix two data sets."""
+"""A study or a spectrum resumes only on its original data: otherwise its tables would mix two data sets."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""launch.check_theory: what it prints, writes and returns, and its figures."""
+"""launch.check_theory: its output, files, exit code and figures."""
 
 import csv
 import subprocess
@@ -29,7 +29,7 @@ FEW = {
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A finished run of few claims on few instances, without the figures: its directory and what it printed."""
+    """A finished run of few claims on few instances, without the figures: its directory and its output."""
     path = tmp_path_factory.mktemp("runs") / "theory"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(claims, "CLAIMS", FEW)

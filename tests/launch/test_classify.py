@@ -1,4 +1,4 @@
-"""launch.classify: each photo gets the class that the network gives it, by the name of the class, or is refused."""
+"""launch.classify: each photo gets the network's class, by name, or an error."""
 
 import json
 import shutil

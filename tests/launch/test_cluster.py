@@ -138,7 +138,7 @@ LEAVES, STAYS = (
 
 
 def supervised(tmp_path, program):
-    """A supervisor in a process of its own, whose two workers are ready."""
+    """A supervisor in a separate process, whose two workers are ready."""
     log = tmp_path / "workers.log"
     process = subprocess.Popen([sys.executable, "-c", SUPERVISED, program, str(log)], stdout=subprocess.DEVNULL)
     until(lambda: log.exists() and log.read_text().count("ready") == 2, process)

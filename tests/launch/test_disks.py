@@ -26,7 +26,7 @@ FLAGS = """--train_examples=400 --eval_examples=50 --stem_width=4 --widths=4,4,4
 
 @pytest.fixture
 def mounted(tmp_path):
-    """mounted("size=16k") -> a folder on a file system of its own."""
+    """mounted("size=16k") -> a folder on a separate file system."""
     folder = tmp_path / "disk"
     folder.mkdir()
 

@@ -1,4 +1,4 @@
-"""What the environment of a command holds ends it in no traceback, and a hang in none of its libraries."""
+"""No environment variable ends a command in a traceback, or in a hang of one of its libraries."""
 
 import importlib.util
 import os

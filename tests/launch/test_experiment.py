@@ -128,7 +128,7 @@ def test_without_a_run_directory_it_writes_nothing_and_draws_nothing(squares, tm
 
 
 def run_until_killed(run_dir, last):
-    """Runs the experiment in a process of its own, which SIGKILL ends in a job."""
+    """Runs the experiment in a separate process, which SIGKILL ends during a job."""
     whole = square
     globals()["square"] = lambda *job: os.kill(os.getpid(), signal.SIGKILL) if job[0] == last else whole(*job)
     main(SquaresConfig(), run_dir)
@@ -228,7 +228,7 @@ def small():
 
 @pytest.fixture(scope="module")
 def finished(small, tiny_blocks, tiny_study, tmp_path_factory):
-    """finished(name): the directory of a finished run of a command, its flags, and what it printed. Read only."""
+    """finished(name): the directory of a finished run of a command, its flags, and its output. Read only."""
 
     @functools.cache
     def run(name):
@@ -247,7 +247,7 @@ def finished(small, tiny_blocks, tiny_study, tmp_path_factory):
 
 @pytest.fixture
 def again(finished, launch, tmp_path):
-    """again(name, change): what a command says on a copy of its finished run that is changed first, and the copy."""
+    """again(name, change): a command's output on a changed copy of its finished run, and the copy."""
 
     def run(name, change=lambda run_dir: None, *more):
         run_dir, flags, _ = finished(name)

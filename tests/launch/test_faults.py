@@ -1,4 +1,4 @@
-"""Killed, stopped, preempted, out of disk: what a job survives, to the bit, and what it says otherwise.
+"""Killed, stopped, preempted, out of disk: faults that a job survives to the bit, and its errors otherwise.
 
 A run has several accidents one after the other, because a start takes longer than the training. Moments are drawn at
 random, from the duration of an undisturbed run on the same machine or from its checkpoints.
@@ -118,7 +118,7 @@ def meet_a_full_disk(run_dir, flags):
 
 @pytest.mark.nightly
 def test_two_workers_are_one_for_eight_steps_of_the_mnist_preset(tmp_path):
-    """Later training amplifies rounding at this rate: after 20 steps 7e-4 were seen."""
+    """Later training amplifies rounding at this rate: after 20 steps the difference was 7e-4."""
     flags = ["--preset=mnist", "--train_steps=8", "--eval_every=8", "--checkpoint_every=8", "--decay_steps="]
     for launcher, more in (("train", []), ("cluster", PAIR)):
         assert processes.start(tmp_path / launcher, launcher, *flags, *more).wait() == 0

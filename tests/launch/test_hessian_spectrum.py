@@ -1,4 +1,4 @@
-"""launch.hessian_spectrum: what it prints, writes and refuses, and its eigenvalues against ARPACK's."""
+"""launch.hessian_spectrum: its output, files and errors, and its eigenvalues against ARPACK's."""
 
 import functools
 import json

@@ -1,4 +1,4 @@
-"""launch.near_identity: what it prints and writes; test_experiment.py continues it."""
+"""launch.near_identity: its output and files; test_experiment.py resumes it."""
 
 import csv
 import json

@@ -61,7 +61,7 @@ def stand_in(calls):
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
-    """A finished comparison: its directory, what it printed, its figures, and the configs of its runs."""
+    """A finished comparison: its directory, output, figures, and the configs of its runs."""
     run_dir, calls = tmp_path_factory.mktemp("runs") / "compared", []
     flags = ["--dataset=mnist_sample", "--image_size=16", f"--validation_examples={HELD_OUT}", "--seeds=3", "--seed=5"]
     with pytest.MonkeyPatch.context() as patch:

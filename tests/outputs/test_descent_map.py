@@ -41,7 +41,7 @@ def made_up_map(rng):
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory):
-    """The tables and figures of a run, by name, and what it printed."""
+    """The tables and figures of a run, by name, and its output."""
     run_dir, rng = tmp_path_factory.mktemp("descent") / "map", np.random.default_rng(0)
     begin(run_dir, config_of("descent_map"), "descent_map")
     ref.write_table(run_dir / "results.csv", made_up_map(rng))

@@ -31,7 +31,7 @@ def one_thread():
 
 
 def reads(figure, flag):
-    """Whether a figure accepts a flag; one that it does not read is refused."""
+    """Whether a figure accepts a flag; one that it does not read is an error."""
     return flag in ("preset", "examples", *FIGURES[figure].READS)
 
 

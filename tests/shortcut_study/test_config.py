@@ -1,4 +1,4 @@
-"""What a study refuses, and what its figures say of their settings and their size."""
+"""Invalid studies, and the figures' statements of their settings and size."""
 
 import dataclasses
 

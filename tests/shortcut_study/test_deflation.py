@@ -1,4 +1,4 @@
-"""Spectra whose outer eigenvalues are known one by one, against all eigenvalues, and what their errors cover."""
+"""Spectra with individually resolved outer eigenvalues, against all eigenvalues, and the coverage of their errors."""
 
 import numpy as np
 import pytest
@@ -256,7 +256,7 @@ def test_a_deflated_iteration_is_that_of_the_projected_matrix():
 
 
 def test_the_confidence_is_student_s_quantile():
-    """Of the tables of Student (1908) and Fisher: 12.706, 4.303, 2.776, 2.045 at 1, 2, 4, 29 degrees of freedom."""
+    """From the tables of Student (1908) and Fisher: 12.706, 4.303, 2.776, 2.045 at 1, 2, 4, 29 degrees of freedom."""
     assert [hutch.confidence(n) for n in (2, 3, 5, 30)] == pytest.approx([12.706, 4.303, 2.776, 2.045], abs=1e-3)
     assert np.isnan(hutch.confidence(1))
 

@@ -1,4 +1,4 @@
-"""A Hessian is that of what Keras minimises, over all examples, or it is refused before the first number."""
+"""A Hessian is that of Keras's loss, over all examples, or raises an error before the first number."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""shortcut_study.dynamics: many runs at once are the runs one by one."""
+"""shortcut_study.dynamics: a batch of runs equals the separate runs."""
 
 import numpy as np
 import pytest

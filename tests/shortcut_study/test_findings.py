@@ -1,4 +1,4 @@
-"""What the figures find on rows made by hand: known answers, claims that hold and that do not."""
+"""The figures' findings on rows made by hand: known answers, claims that hold and that do not."""
 
 import functools
 

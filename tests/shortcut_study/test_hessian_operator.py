@@ -29,7 +29,7 @@ def test_products_are_second_differences_of_the_loss_that_keras_computes(name):
 
 
 def on_jax(*arguments, **environment):
-    """Runs hessian_cases.py, or a program, under JAX; returns what it prints."""
+    """Runs hessian_cases.py, or a program, under JAX; returns its output."""
     env = os.environ | {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"} | environment
     program = [sys.executable, *(arguments if arguments[:1] == ("-c",) else (hessian_cases.__file__, *arguments))]
     found = subprocess.run(program, capture_output=True, text=True, env=env, timeout=1500, check=False)

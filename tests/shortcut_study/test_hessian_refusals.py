@@ -27,7 +27,7 @@ from shortcut_study.curvature import checks, examples
 
 
 def replaced(forward, backward):
-    """A layer with a gradient of its own: backward(upstream, x)."""
+    """A layer with a custom gradient: backward(upstream, x)."""
     function = tf.custom_gradient(lambda x: (forward(x), lambda upstream: backward(upstream, x)))
     return sequential(hidden(), layers.Lambda(function), layers.Dense(3))
 

@@ -1,4 +1,4 @@
-"""Lanczos and its quadrature: matrices of known spectrum, error bounds, ranges, what is refused."""
+"""Lanczos and its quadrature: matrices of known spectrum, error bounds, ranges, errors."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""curvature.landscape: losses and their quadratic model against a network in NumPy, directions, what is kept, drawn."""
+"""curvature.landscape: losses and their quadratic model against a network in NumPy, directions, cache, drawing."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""curvature.measurement on an operator in NumPy: how long products take, and what a bar counts."""
+"""curvature.measurement on an operator in NumPy: the time of products, and the count of the progress bar."""
 
 from types import SimpleNamespace
 

@@ -34,7 +34,7 @@ def autodiff(network, weights, x, y):
 
 
 def differences(network, weights, x, y, step=1e-7):
-    """Central differences of ShortcutNetwork.loss in extended precision, which knows no gradient."""
+    """Central differences of ShortcutNetwork.loss in extended precision, without any gradient."""
     weights, gradient = weights.astype(np.longdouble), np.empty(weights.shape)
     for index in np.ndindex(weights.shape):
         moved = np.zeros_like(weights)

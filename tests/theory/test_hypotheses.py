@@ -1,4 +1,4 @@
-"""What a claim supposes: its statement names each range that its function enforces, and is false outside."""
+"""The hypotheses of a claim: its statement names each range that its function enforces, and is false outside."""
 
 import ast
 import importlib
