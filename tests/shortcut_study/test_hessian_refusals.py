@@ -127,7 +127,7 @@ REFUSED = {
     "add_loss": refusal("^add_loss in a layer adds to the loss", lambda: sequential(Adds(), layers.Dense(3))),
     # what is another loss
     "an own __call__": refusal(
-        "the loss is .* here and .* by Keras's own code: .* __call__ of its own", loss=Doubled(), y=TARGETS
+        "the loss is .* here and .* by Keras's own code: .* its own __call__", loss=Doubled(), y=TARGETS
     ),
     "one number": refusal("one value per example, .* it gave one number", loss=lambda y, z: ops.mean(y - z), y=TARGETS),
     "a value a class": refusal("one value per example, it gave", loss=lambda y, z: ops.mean(z**2, 0)),
