@@ -102,9 +102,7 @@ def test_a_loss_that_is_given_wins_over_compute_loss_and_train_step():
 
     model = Stepping()
     model(X)
-    assert "Stepping overrides train_step, so its loss is unknown" in refused(
-        curvature.Hessian, model, X, LABELS
-    )
+    assert "Stepping overrides train_step, so its loss is unknown" in refused(curvature.Hessian, model, X, LABELS)
     assert curvature.Hessian(model, X, LABELS, loss=logits()).shape == (83, 83)
 
 
