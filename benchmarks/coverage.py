@@ -34,7 +34,7 @@ Measured = dict[str, tuple[float, float]]  # by estimator: the share that is hel
 
 @dataclasses.dataclass(frozen=True)
 class CoverageBenchmark(Benchmark):
-    """What is measured, and how often.
+    """The measurements, and their number.
 
     Attributes:
       repeats: Repetitions of a row.
@@ -113,7 +113,7 @@ def held(values: np.ndarray | float, errors: np.ndarray | float, exact: np.ndarr
 
 
 def of_products(product: Callable, values: np.ndarray, diagonal: np.ndarray, count: int, seed: int) -> Measured:
-    """Returns what the estimators of trace and diagonal hold, by products of one seed."""
+    """Returns the coverage of the estimators of trace and diagonal, by products of one seed."""
     trace, dim = values.sum(), len(values)
     found = xtrace(product, dim, count, seed)
     rows = {"trace": held(found.value, found.error, trace)}
@@ -125,7 +125,7 @@ def of_products(product: Callable, values: np.ndarray, diagonal: np.ndarray, cou
 
 
 def of_spectrum(product: Callable, values: np.ndarray, order: int, seed: int) -> Measured:
-    """Returns what the numbers of a spectrum hold, by at most `order` steps an iteration."""
+    """Returns the coverage of a spectrum's numbers, with at most `order` steps an iteration."""
     dim, largest = len(values), np.abs(values).max()
     quadrature, _ = deflated_quadrature(product, dim, order, VECTORS, seed=seed)
     mean, error = mean_eigenvalue(quadrature, dim)

@@ -1,7 +1,7 @@
 """What every benchmark shares: measurements that take turns, peers in processes of their own, the table.
 
 A benchmark is a module that states its flags, a subclass of `Benchmark`; its cases, functions that return one
-measurement each, by row and column of the table; and what is divided by what. `interleaved` takes the cases in turns,
+measurement each, by row and column of the table; and the ratios to print. `interleaved` takes the cases in turns,
 as a machine's speed varies from minute to minute, and a ratio is taken within each round; `report` prints the table.
 PyTorch and TensorFlow in one process can crash it: a peer of another framework is a `Peer`.
 """
@@ -42,8 +42,8 @@ def interleaved(
 ) -> dict[Any, list[float]]:
     """Returns what each measurement gives, by name: taken as a, b, c, a, b, c, …, after rounds that do not count.
 
-    Under OTHERS, the CPU cores that the rest of the machine kept busy: where that is not
-    near 0, the numbers are not the machine's. NaN where there is no /proc to say so (macOS).
+    Under OTHERS, the CPU cores that the rest of the machine kept busy: if that is not near 0, the numbers are not the
+    machine's. NaN without a /proc (macOS).
     """
     values = {name: [] for name in (*measurements, OTHERS)}
     for _ in range(uncounted + repeats):
@@ -77,7 +77,7 @@ def seconds(function: Callable, *arguments: Any) -> float:
 
 
 def rate(call: Callable[[], Any], times: int, amount: float) -> float:
-    """Returns the amount per second, where each of `times` calls does `amount`."""
+    """Returns the amount per second if each of `times` calls does `amount`."""
     return times * amount / seconds(lambda: [call() for _ in range(times)])
 
 
@@ -101,7 +101,7 @@ class Peer:
 
     Args:
       make: A module's function that returns the functions by name.
-      arguments: What it is called with.
+      arguments: The arguments of the call.
 
     Attributes:
       functions: By name, functions that call those of the process.
@@ -147,7 +147,7 @@ class Peer:
 
 
 def functions_of_peer(stack: contextlib.ExitStack, name: str, make: Callable, *arguments: Any) -> dict[str, Callable]:
-    """Returns the functions of a Peer that the stack ends; none, and a line says so, where it is not installed."""
+    """Returns the functions of a Peer that the stack ends; none, with a note, if it is not installed."""
     try:
         return stack.enter_context(Peer(make, *arguments)).functions
     except ModuleNotFoundError as error:
@@ -181,7 +181,7 @@ def synthetic_data(run: TrainConfig, num_images: int) -> ArraySource:
 
 
 def environment() -> str:
-    """Returns one line that names the machine and the versions."""
+    """Returns a description of the machine and the versions."""
     parts = [machine()]
     for package in ("tensorflow", "jax", "keras", "numpy", "torch"):
         try:
@@ -206,9 +206,9 @@ def report(
     A cell is "median (min – max)". The columns of a single row stand below each other.
 
     Args:
-      title: What was measured.
-      rows: Name of the row to name of the column to the values of each round; OTHERS is said below the title.
-      pairs: Name of a ratio to (column, column), taken where a row has both.
+      title: The quantity measured.
+      rows: Name of the row to name of the column to the values of each round; OTHERS is printed below the title.
+      pairs: Name of a ratio to (column, column), taken if a row has both.
       repeats: The number of rounds.
     """
     others = [cores for columns in rows.values() for cores in columns.get(OTHERS, ())]

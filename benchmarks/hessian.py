@@ -4,7 +4,7 @@
 
 "Ours" is shortcut_study.hessian.hessian_from_moments at width 10, from Sxx and Syx; depth 96 has 9,600 weights and
 a Hessian of 737 MB. "Eigenvalues" is numpy.linalg.eigvalsh of the result, which every figure needs; the
-goal is at most 15 % of its time. Peers: torch.func.hessian (in a separate process; left out without torch) and
+goal is at most 15 % of its time. Peers: torch.func.hessian (in a separate process; skipped without torch) and
 tf.GradientTape.jacobian, compiled, both of the loss as a function of the two moments, so that
 no peer passes over data. All results are checked to agree. First calls, which compile, do not count; the others take
 turns.

@@ -8,7 +8,7 @@ step: plans through training's feed, then batches.DeviceImages and standardize, 
 tf.data maps stateless ops over single images in parallel. NumPy indexes whole batches; its
 first batch is checked to be the same as ours.
 
-docs/appendix/speed.md has what was measured.
+docs/appendix/speed.md has the results.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ PAIRS = {"ours / tf.data": (OURS, TF_DATA), "ours / NumPy": (OURS, NUMPY)}
 
 @dataclasses.dataclass(frozen=True)
 class StreamBenchmark(Benchmark):
-    """What is timed, and how often.
+    """The cases to time, and how often.
 
     Attributes:
       seconds: Seconds for which each stream is timed in a round.

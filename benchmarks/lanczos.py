@@ -11,8 +11,7 @@ not of --preset=gpu, has the largest eigenvalue and the trace of a small network
 products: ours by Lanczos and by XTrace, with their bounds; PyHessian's by power iteration and Hutchinson's method;
 curvlinops' by Lanczos and Hutch++; and the exact ones in float64. On a GPU convolutions are in
 TensorFloat-32, PyTorch's and JAX's default, with --precision=default, and torch.backends.cudnn.benchmark is on. Peers
-run in separate processes; without them (`pip install torch pyhessian curvlinops-for-pytorch`) their rows are left
-out.
+run in separate processes; without them (`pip install torch pyhessian curvlinops-for-pytorch`) their rows are omitted.
 """
 
 import contextlib
@@ -49,7 +48,7 @@ OURS, PEERS = "ours", {"PyHessian": peers.pyhessian, "curvlinops": peers.curvlin
 
 @dataclasses.dataclass(frozen=True)
 class LanczosBenchmark(Benchmark):
-    """What is timed, and how often.
+    """The cases to time, and how often.
 
     Attributes:
       examples: Number of examples in the loss.

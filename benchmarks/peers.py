@@ -1,4 +1,5 @@
-"""The PyTorch side of the benchmarks: each function makes what a harness.Peer calls, and nothing imports TensorFlow.
+"""The PyTorch side of the benchmarks: each function makes the callables of a harness.Peer, and nothing imports
+TensorFlow.
 
 Kernels come as our layers hold them, NumPy [k, k, in, out] by layer name, so that both sides compute one function.
 """
@@ -22,8 +23,8 @@ EIGENVALUE, TRACE = "largest eigenvalue", "trace"
 def training(run: TrainConfig, kernels: dict[str, np.ndarray]) -> dict[str, Callable]:
     """Returns "logits" and, by name, steps of the same network, functions of their number that return images/s.
 
-    The images of a batch are prepared in advance: look-up, augmentation, standardisation and metrics are left out.
-    Steps in bfloat16 are under autocast. Where nothing can be compiled, a line says so and that step is left out.
+    The images of a batch are prepared in advance: look-up, augmentation, standardisation and metrics are not timed.
+    Steps in bfloat16 are under autocast. If nothing can be compiled, a note is printed and that step is skipped.
     """
     import torch
     from torch.nn import functional as F

@@ -6,7 +6,7 @@
 Each line is the training step of benchmarks.train_step with the same global batch, in processes that
 are pinned to their cores: one without a strategy; one under MirroredStrategy, on one device, whose
 slowdown against the first is the cost of the strategy; and two under MultiWorkerMirroredStrategy.
-The all-reduce is timed alone, on one vector as long as all gradients. All processes stay alive and take turns.
+The all-reduce is timed separately, on one vector as long as all gradients. All processes stay alive and take turns.
 """
 
 import contextlib
@@ -64,14 +64,14 @@ def main(benchmark: StepBenchmark) -> None:
 
 
 def _together(processes: list[Peer], name: str) -> Any:
-    """Lets all processes call a function at once; returns what the first one does."""
+    """Lets all processes call a function at once; returns the first one's result."""
     for process in processes:
         process.send(name)
     return [process.receive() for process in processes][0]
 
 
 def worker(benchmark: StepBenchmark, cores: list[int], under_strategy: bool, cluster: str) -> dict[str, Callable]:
-    """Returns functions for a process of its own, each of which all workers call together; the first call compiles.
+    """Returns functions for a separate process, each of which all workers call together; the first call compiles.
 
     "step" and "all_reduce" return milliseconds, "facts" the size of the network.
     """

@@ -11,7 +11,7 @@ backends than TensorFlow the start of fit is counted too, once per round.
 PyTorch's are channels_last, with the same kernels, shortcuts, weight decay, momentum
 and clipping, and are checked to give the same logits; their one batch is prepared in advance, and they
 run in a separate process, on a GPU if there is one: eagerly, and in bfloat16 (autocast) eagerly and compiled.
-Without PyTorch (`pip install torch`) its lines are left out. Our step is also timed with convolutions in bfloat16
+Without PyTorch (`pip install torch`) its rows are omitted. Our step is also timed with convolutions in bfloat16
 (--mixed_precision) and with Muon, of 5 Newton–Schulz steps and with the same weight decay.
 
 "Our convolutions" divides the operations of the convolutions of a step, products with padding zeros included
@@ -20,7 +20,7 @@ measurements take turns, and ratios are taken within a round. Do not trust a tab
 not near 0: PyTorch's threads wait for each other, so another busy process slows PyTorch more than TensorFlow. On a GPU
 float32 is each framework's default, which may be TF32.
 
-docs/appendix/speed.md has what was measured; --preset=gpu was run only on a CPU, at small size.
+docs/appendix/speed.md has the results; --preset=gpu was run only on a CPU, at small size.
 """
 
 import contextlib
@@ -71,7 +71,7 @@ RUNS = {"cifar10": TrainConfig(), "small": TrainConfig(model=_SMALL), "mnist": T
 
 @dataclasses.dataclass(frozen=True)
 class StepBenchmark(Benchmark):
-    """What is timed, and how often.
+    """The cases to time, and how often.
 
     Attributes:
       run: Key of RUNS. Set by the preset.

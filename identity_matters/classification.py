@@ -1,4 +1,4 @@
-"""The classes of photos: what a trained network answers for images that have no label."""
+"""Classes of photos: a trained network's predictions for images without labels."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -16,11 +16,11 @@ _BATCH = 64  # images
 
 
 class Answer(NamedTuple):
-    """What a network says of one image.
+    """A network's prediction for one image.
 
     Attributes:
       file: Path of the image.
-      class_name: The class with the largest logit: its name, or its number where the network has no names of classes.
+      class_name: The class with the largest logit: its name, or its number if the network has no class names.
       probability: Softmax of the logits at this class, in [0, 1].
     """
 

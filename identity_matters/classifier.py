@@ -19,7 +19,7 @@ import numpy as np
 
 from identity_matters.errors import UserError, first_line, note
 from identity_matters.fields import require
-from identity_matters.model import standardize, takes_raw_images
+from identity_matters.model import has_standardization, standardize
 from identity_matters.runs.files import read_json
 from identity_matters.runs.record import read_record
 from identity_matters.saved_model_signature import CLASS_NAMES_FILE, is_signed
@@ -32,8 +32,8 @@ _MAX_OUTPUTS = 2**28  # numbers that a layer makes of the images of a batch: 1 G
 class Classifier:
     """A trained network: `logits` maps float32 images [n, h, w, c] in 0–255 to [n, r]; path is empty without a file.
 
-    max_batch is the largest n that memory is taken to have room for. class_names are the names of its classes, where
-    its run or its file says them.
+    max_batch is the largest n that is assumed to fit in memory. class_names are the names of its classes, if its run or
+    its file has them.
     """
 
     logits: Callable[[np.ndarray], np.ndarray]
@@ -51,7 +51,7 @@ def load_classifier(model: str | os.PathLike | keras.Model, trust_saved_model: b
       model: The directory of a SavedModel; a run's model.keras; a run directory, whose saved_model is used, or else its
         model.keras, which other Keras backends than TensorFlow prefer; or a Keras model from images to one number per
         class. One that begins with Keras's Rescaling or Normalization, or is of `pretrained.load`, gets images in
-        0–255, any other standardised ones, which a line says.
+        0–255, any other network standardised ones, with a note.
       trust_saved_model: Load a SavedModel that this user did not export, or that was changed since. Loading one can run
         code.
 
@@ -77,7 +77,7 @@ def load_classifier(model: str | os.PathLike | keras.Model, trust_saved_model: b
 
 
 def _in_run(path: str) -> str:
-    """Returns the path of the network in a run directory; the path itself where it is none."""
+    """Returns the path of the network in a run directory; the path itself if it is none."""
     names = ("saved_model.pb", "saved_model", "model.keras")  # the first: it is a SavedModel itself
     if keras.backend.backend() != "tensorflow":
         names = ("saved_model.pb", "model.keras", "saved_model")
@@ -91,12 +91,12 @@ def _network_classifier(network: keras.Model, path: str = "") -> Classifier:
     if taken is None:
         raise UserError(f"the network {network.name!r} has no input shape; {advice}")
     is_of_images = isinstance(taken, tuple) and len(taken) == 4
-    require(is_of_images, f"the network {network.name!r} takes {_shapes(taken)}, and not images [n, h, w, c] alone")
+    require(is_of_images, f"the network {network.name!r} takes {_shapes(taken)}, not only images [n, h, w, c]")
     require(None not in taken[1:], f"the network {network.name!r} takes images {taken[1:]} of any size; {advice}")
     is_classifier = isinstance(given, tuple) and len(given) == 2 and len(keras.tree.flatten(network.outputs)) == 1
-    numbers = f"the network {network.name!r} gives {_shapes(given)}, and not one number per class [n, classes]"
-    require(is_classifier, f"{numbers}; give a model of that output alone: keras.Model(network.inputs, …)")
-    if not path and not takes_raw_images(network):
+    numbers = f"the network {network.name!r} returns {_shapes(given)}, not one number per class [n, classes]"
+    require(is_classifier, f"{numbers}; give a model with only that output: keras.Model(network.inputs, …)")
+    if not path and not has_standardization(network):
         note(f"the network {network.name!r} has no layer that scales images, so they are standardised for it")
     call = functools.partial(_call_on_raw, network)
     if keras.backend.backend() == "tensorflow":
@@ -115,7 +115,7 @@ def _network_classifier(network: keras.Model, path: str = "") -> Classifier:
 
 
 def _class_names(path: str) -> tuple[str, ...]:
-    """Returns the names of a network's classes: from the config.json of its run, or from its file where it has none."""
+    """Returns the names of a network's classes: from the config.json of its run, or from its file if it has none."""
     folder = os.path.dirname(os.path.abspath(path))
     with contextlib.suppress(UserError):  # a damaged config.json: a network is good without it
         record = read_record(folder)
@@ -141,7 +141,7 @@ def _shapes(value: Any) -> str:
 
 def _call_on_raw(network: keras.Model, images: Any) -> Any:
     """Returns the logits of images in 0–255."""
-    return network(images if takes_raw_images(network) else standardize(images), training=False)
+    return network(images if has_standardization(network) else standardize(images), training=False)
 
 
 def _saved_model_classifier(path: str) -> Classifier:
@@ -166,7 +166,7 @@ def _load_signature(path: str) -> Any:
     try:
         import tensorflow as tf
     except ModuleNotFoundError as error:
-        raise UserError(f"a SavedModel needs {error.name}, which is not installed here; give model.keras") from error
+        raise UserError(f"a SavedModel needs {error.name}, which is not installed; give model.keras") from error
     try:
         loaded = tf.saved_model.load(path)
         serve = loaded.signatures["serving_default"]

@@ -28,7 +28,7 @@ import numpy as np
 
 from identity_matters.config import TrainConfig
 from identity_matters.data.batches import Batches, as_dataset
-from identity_matters.errors import MAX_REPR, UserError, WorkerLost, explaining, first_line, truncated_repr
+from identity_matters.errors import MAX_REPR, UserError, WorkerLost, first_line, translate_errors, truncated_repr
 from identity_matters.fields import require
 from identity_matters.optimization import compile_model
 from identity_matters.runs.signals import StopRequest
@@ -148,7 +148,7 @@ class Cluster:
         def value_on_replica(context: Any) -> Any:
             return tf.constant(vector if context.replica_id_in_sync_group == first else np.zeros_like(vector))
 
-        with explaining(self.translate_error):
+        with translate_errors(self.translate_error):
             return self._total(self.strategy.experimental_distribute_values_from_function(value_on_replica)).numpy()
 
     @functools.cached_property
@@ -187,7 +187,7 @@ class Cluster:
     def translate_error(self, error: Exception) -> Exception | None:
         """Returns WorkerLost for an error by which TensorFlow says that a worker is gone, None for any other error.
 
-        Returns UserError if the workers have different numbers or types of devices. It is a rule for `explaining`.
+        Returns UserError if the workers have different numbers or types of devices. A rule of `translate_errors`.
         """
         if not self.has_peers:
             return None

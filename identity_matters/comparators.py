@@ -13,8 +13,8 @@
     DenseNet-100-24         Huang et al. 2017, arXiv:1608.06993, §3, Table 2          densenet
     DenseNet-BC-100-12      the same                                                  densenet_bc
 
-Each network is a functional keras.Model from standardised images to float32 logits: each kernel is drawn from (seed,
-its layer's name) alone, weight decay is on convolution kernels (the papers decay all weights), mixed precision is for
+Each network is a functional keras.Model from standardised images to float32 logits: each kernel depends only on the
+seed and its layer's name, weight decay is on convolution kernels (the papers decay all weights), mixed precision is for
 convolutions and the ReLUs before them. Parameter counts leave out moving averages.
 
 Not in the papers: all kernels of these networks, the dense layer's too, are Gaussian of variance 2/fan_in (He et al.
@@ -92,7 +92,7 @@ def variant_block(x: Tensor, config: ModelConfig, width: int, stride: int, name:
     residual_initializer:
       zero: the last convolution is 0 at the start, so that the block starts as its shortcut.
       rezero: x + αC₂(ReLU(C₁x)), α trained and 0 at the start, the convolutions standard (Bachlechner et al. 2020).
-        SkipInit (De & Smith 2020, arXiv:2002.10444) has the same α; its dropout is left out.
+        SkipInit (De & Smith 2020, arXiv:2002.10444) has the same α; its dropout is omitted.
       fixup: x + sC₂(ReLU(C₁(x + a) + b) + c) (Zhang et al. 2019): the last convolution of the branch is 0 at the start,
         and so is the projection if it is trained; the other convolutions are standard, times `fixup_scale`; s = 1, and
         the biases before each convolution and ReLU are 0. Not in that paper: "standard" is this network's σ = 1/(k√c),
@@ -223,7 +223,7 @@ def densenet(config: ModelConfig, seed: int = 0, depth: int = 100, growth_rate: 
     Hardt & Ma compare with it in their Table 2 (test errors of 3.74 % on CIFAR-10 and 19.25 % on CIFAR-100). A 3×3
     convolution of 16 channels; 3 dense blocks of n layers, each of which adds k channels, the growth rate, to its
     input; between blocks a 1×1 convolution with as many channels as its input and 2×2 average pooling; a dense layer.
-    No dropout, as where the paper trains with crops and flips.
+    No dropout, as in the paper's training with crops and flips.
 
     Returns:
       A keras.Model from images [n, h, w, c] to logits [n, num_classes], by default of 27,249,082 parameters for
@@ -243,7 +243,7 @@ def densenet_bc(config: ModelConfig, seed: int = 0, depth: int = 100, growth_rat
 
     A 3×3 convolution of 2k channels, k the growth rate; 3 dense blocks of n layers, each of which adds
     k channels to its input; between blocks a 1×1 convolution to half of the channels and 2×2
-    average pooling; a dense layer. No dropout, as where the paper trains with crops and flips.
+    average pooling; a dense layer. No dropout, as in the paper's training with crops and flips.
 
     Returns:
       A keras.Model, by default of 769,162 parameters for CIFAR-10 (published in Table 2: 0.8 M).
@@ -338,7 +338,7 @@ def _convolution(
     use_bias: bool = False, padding: str = "same",
 ) -> Tensor:  # fmt: skip
     """A convolution; one with a stride is centred on every second pixel from the first, as shortcuts are."""
-    if stride > 1:  # "same" would pad an even side at its end alone
+    if stride > 1:  # "same" would pad an even side only at its end
         padding = "valid"
         x = layers.ZeroPadding2D(kernel_size // 2, dtype=dtype_policy(config), name=f"{name}_padding")(x)
     regularizer = kernel_regularizer(config)
@@ -356,7 +356,7 @@ def _bn_relu(x: Tensor, name: str, dtype: str = "float32") -> Tensor:
 
 
 def _dropout(x: Tensor, rate: float, name: str, seed: int) -> Tensor:
-    """Dropout with masks from (seed, name); x itself where the rate is 0."""
+    """Dropout with masks from (seed, name); x itself if the rate is 0."""
     if not rate:
         return x
     layer = layers.Dropout(rate, seed=layer_seed(seed, name), dtype="float32", name=name)

@@ -1,4 +1,4 @@
-"""Convolutions of every network here: their initial kernels, weight decay, precision and cost."""
+"""Convolutions of every network of this package: their initial kernels, weight decay, precision and cost."""
 
 import zlib
 
@@ -54,7 +54,7 @@ def convolution(
 def kernel_initializer(
     config: ModelConfig, kernel_size: int, filters: int, name: str, seed: int
 ) -> initializers.Initializer:
-    """Returns the Gaussian initialiser of the kernel of a layer, drawn from (seed, name) alone.
+    """Returns the Gaussian initialiser of a layer's kernel, which depends only on (seed, name).
 
     The stem is standard; a residual convolution is as config.residual_initializer says.
     """
@@ -64,7 +64,7 @@ def kernel_initializer(
 
 
 def shortcut(x: keras.KerasTensor, width: int, stride: int, name: str) -> keras.KerasTensor:
-    """Returns x itself; where the shape changes, x average-pooled and padded with zero channels.
+    """Returns x itself or, if the shape changes, x average-pooled and padded with zero channels.
 
     Not in the paper, which says "as is standard": pooling over stride × stride pixels, and
     half of the zero channels before, half after, as the original TensorFlow ResNet did.
@@ -97,7 +97,7 @@ def dtype_policy(config: ModelConfig) -> str:
 
 
 def check_mixed_precision() -> None:
-    """Raises UserError under JAX on a CPU, where compiled bfloat16 products are wrong (jax issue 39103)."""
+    """Raises UserError under JAX on a CPU, because compiled bfloat16 products are wrong there (jax issue 39103)."""
     if keras.backend.backend() != "jax":
         return
     import jax

@@ -31,7 +31,10 @@ def with_dtype(model: keras.Model, dtype: str) -> keras.Model:
     if not any(layer.compute_dtype in HALF for layer in model._flatten_layers()):
         random = np.random.default_rng(0)
         batch = [random.random((x.shape[0] or 2, *(size or 32 for size in x.shape[1:]))) for x in model.inputs]
-        pair = [keras.tree.flatten(of(batch if len(batch) > 1 else batch[0], training=False)) for of in (model, copy)]
+        pair = [
+            keras.tree.flatten(network(batch if len(batch) > 1 else batch[0], training=False))
+            for network in (model, copy)
+        ]
         for expected, found in zip(*([keras.ops.convert_to_numpy(z) for z in outputs] for outputs in pair)):
             if np.abs(found - expected).max(initial=0) > TOLERANCE * np.abs(expected).max(initial=0):
                 raise ValueError(f"the copy of {model.name} computes something else; a get_config leaves something out")
@@ -39,7 +42,7 @@ def with_dtype(model: keras.Model, dtype: str) -> keras.Model:
 
 
 def _in_dtype(config: Any, dtype: str) -> Any:
-    """Returns a layer's configuration, and those of layers in it, with another dtype where there is one."""
+    """Returns a layer's configuration, and those of layers in it, with another dtype if there is one."""
     if isinstance(config, list | tuple):
         return type(config)(_in_dtype(value, dtype) for value in config)
     if not isinstance(config, dict):

@@ -14,7 +14,7 @@ MAX_REPR = 200  # characters of a value in a message
 
 
 def first_line(error: Exception) -> str:
-    """Returns the first line of an error's text that is not blank, cut; the name of its type where there is none."""
+    """Returns the first line of an error's text that is not blank, cut; the name of its type if there is none."""
     lines = (line.strip() for line in str(error).splitlines())
     return next(filter(None, lines), type(error).__name__)[:_MAX_LINE]
 
@@ -22,17 +22,17 @@ def first_line(error: Exception) -> str:
 def reason_of(error: Exception) -> str:
     """Returns why a file cannot be used: the words of the system, or else the first line of the error's text, cut."""
     words = error.strerror if isinstance(error, OSError) else None
-    return words or first_line(error)[:MAX_REPR]  # zipfile quotes what it found, however long
+    return words or first_line(error)[:MAX_REPR]  # zipfile quotes the bytes that it read, however long
 
 
 def truncated_repr(value: Any) -> str:
-    """Returns repr(value), cut after MAX_REPR characters so that it fits into one line of a message."""
+    """Returns repr(value), cut after MAX_REPR characters so that a message stays short."""
     text = repr(value)
     return text if len(text) <= MAX_REPR else f"{text[:MAX_REPR]}…"
 
 
 class UserError(ValueError):
-    """A value that the user gave cannot be used; the message is one line that says which, and what to do."""
+    """Raised for a value that cannot be used; the short message names the value and the way out."""
 
 
 class VaryingSizes(UserError):
@@ -55,7 +55,7 @@ class Diverged(ArithmeticError):
 class EvaluationFailed(UserError):
     """The loss of the test images is NaN or infinite, while the weights and the training loss are finite.
 
-    It was seen where a compiler computed an evaluation wrong. The run can continue from its newest checkpoint.
+    A compiler that computed an evaluation wrong has caused it. The run can continue from its newest checkpoint.
     """
 
     def __init__(self, step: int, training_loss: float) -> None:
@@ -83,9 +83,9 @@ class WorkerLost(ConnectionError):
 
     same_command_continues = True
 
-    def __init__(self, who: str, error: Exception) -> None:
+    def __init__(self, process: str, error: Exception) -> None:
         reason = re.sub(r"\{\{.*?\}\} *", "", first_line(error))
-        super().__init__(f"{who} lost another worker ({type(error).__name__}: {reason.strip()[:200]})")
+        super().__init__(f"{process} lost another worker ({type(error).__name__}: {reason.strip()[:200]})")
 
 
 class Unreadable(OSError):
@@ -103,8 +103,8 @@ Rule = Callable[[Exception], Exception | None]  # the error to raise in place of
 
 
 @contextlib.contextmanager
-def explaining(*rules: Rule) -> Iterator[None]:
-    """Opens a context that raises, in place of an error, what the first rule makes of it that knows it."""
+def translate_errors(*rules: Rule) -> Iterator[None]:
+    """Context manager: raises, in place of an error, the result of the first rule that recognises it."""
     try:
         yield
     except Exception as error:
@@ -114,8 +114,8 @@ def explaining(*rules: Rule) -> Iterator[None]:
         raise
 
 
-def lack_of_memory(message: str) -> Rule:
-    """Returns the rule that raises a UserError with this message where the memory of the machine or a GPU ran out."""
+def out_of_memory_error(message: str) -> Rule:
+    """Returns the rule that raises a UserError with this message if the memory of the machine or a GPU ran out."""
 
     def rule(error: Exception) -> Exception | None:
         # TensorFlow's ResourceExhaustedError and JAX's XlaRuntimeError speak of full disks and long messages too.
@@ -127,7 +127,7 @@ def lack_of_memory(message: str) -> Rule:
     return rule
 
 
-def unnamed_file(path: str, temporary: str | None = None) -> Rule:
+def add_filename(path: str, temporary: str | None = None) -> Rule:
     """Returns the rule by which OSErrors name a file in place of none, as on a full disk, or of one in a temporary."""
 
     def rule(error: Exception) -> Exception | None:
@@ -159,11 +159,11 @@ def table_error(path: str) -> Rule:
 
 
 def unreadable_data(error: Exception) -> Exception | None:
-    """The rule that finds the UserError of a stream of data where TensorFlow has made another error of it."""
+    """The rule that recovers the UserError of a data stream after TensorFlow has wrapped it in another error."""
     match = re.search(r"\bUserError: (cannot read .*)\n", str(error))
     return UserError(match[1]) if match and not isinstance(error, UserError) else None
 
 
-def refused_value(error: Exception) -> Exception | None:
-    """The rule that turns the ValueError of a library function, called with what the user gave, into a UserError."""
+def as_user_error(error: Exception) -> Exception | None:
+    """The rule that turns the ValueError of a library function, called with the user's values, into a UserError."""
     return UserError(str(error)) if isinstance(error, ValueError) and not isinstance(error, UserError) else None

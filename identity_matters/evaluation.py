@@ -20,7 +20,7 @@ from identity_matters.data.given import is_batched, read_batches
 from identity_matters.data.source import check_data_is_unchanged, note_data_location, open_source
 from identity_matters.errors import UserError, note
 from identity_matters.export import export
-from identity_matters.fields import converted, require
+from identity_matters.fields import coerce, require
 from identity_matters.optimization import is_among_highest
 from identity_matters.runs.record import Record, read_record
 
@@ -69,8 +69,8 @@ def evaluate(
     Raises:
       UserError: it is not a network of this project, the data do not fit it, or a number is out of range.
     """
-    max_examples = converted("max_examples", int, max_examples)
-    batch_size = converted("batch_size", int, batch_size)
+    max_examples = coerce("max_examples", int, max_examples)
+    batch_size = coerce("batch_size", int, batch_size)
     require(max_examples >= 0, f"max_examples must be at least 0, got {max_examples}")
     names = [field.name for field in dataclasses.fields(DataConfig)]
     unknown = ", ".join(set(data) - set(names))
@@ -97,7 +97,7 @@ def _num_right(
 ) -> tuple[int, int, int]:
     """Returns how many examples have their label's score highest, how many among the five highest, and their number.
 
-    count is the number of examples in the batches, or 0 where it is not known.
+    count is the number of examples in the batches, or 0 if it is not known.
     """
     top1 = top5 = num_examples = 0
     total = min(filter(None, (count, max_examples)), default=None)
@@ -145,33 +145,35 @@ def _labelled_batches(
 def open_test_data(model: Classifier, named: dict[str, Any]) -> Source:
     """Returns the data that fields of a DataConfig name, or those of the run of a network, for its test split.
 
-    Images are resized to the size that the network takes, and a line says so.
+    Images are resized to the network's input size, with a note.
 
     Raises:
       UserError: as `open_source`, or they are those of a run, and nothing has stored them or they have changed.
     """
     height, width, _ = model.image_shape
-    own: dict[str, Any] = {"image_size": height if height == width else 0}  # a run's image_size makes squares
+    defaults: dict[str, Any] = {"image_size": height if height == width else 0}  # a run's image_size makes squares
     is_of_run = not named.keys() & {"dataset", "npz", "images"}
-    known, record = _data_of_run(model.path, is_needed=is_of_run)
+    trained_on, record = _data_of_run(model.path, is_needed=is_of_run)
     if is_of_run:
-        note_data_location(os.path.join(_folder(model.path), "config.json"), known, named.get("data_dir", ""))
-        own = vars(known) | {"num_classes": 0, "validation_examples": 0}
-    config = DataConfig(**own | named)
-    trained = known.train_split or "train"
+        note_data_location(os.path.join(_folder(model.path), "config.json"), trained_on, named.get("data_dir", ""))
+        defaults = vars(trained_on) | {"num_classes": 0, "validation_examples": 0}
+    config = DataConfig(**defaults | named)
+    trained = trained_on.train_split or "train"
     if config.test_split and config.test_split == trained:
         note(f"the split {trained!r} is one that networks are trained on: this is not a test error")
     if config.npz or config.images:
         config = dataclasses.replace(config, num_classes=model.num_classes)
     if config.images:
-        source = open_source(_with_share(config, known), None, model.class_names, model.image_shape)
+        source = open_source(_with_share(config, trained_on), None, model.class_names, model.image_shape)
     else:
         source = open_source(config)
         if source.stored_size != source.image_shape[:2] and source.stored_size is not None:
             size, new_size = ("x".join(map(str, sides)) for sides in (source.stored_size, source.image_shape[:2]))
             note(f"{source.name}: images of {size} pixels are resized to {new_size}")
     if is_of_run:
-        check_data_is_unchanged(open_source(known) if known.images else source, known, record, model.path)
+        check_data_is_unchanged(
+            open_source(trained_on) if trained_on.images else source, trained_on, record, model.path
+        )
     return source
 
 
@@ -203,20 +205,20 @@ def _data_of_run(path: str, is_needed: bool) -> tuple[DataConfig, Record | None]
     return config, record
 
 
-def _with_share(config: DataConfig, known: DataConfig) -> DataConfig:
+def _with_share(config: DataConfig, trained_on: DataConfig) -> DataConfig:
     """Returns the config of a folder with the share of it to evaluate on.
 
-    If it names none, that is all of a folder, but of the run's own, known, the share that the run was not trained on.
+    If the config has none, all of a folder is evaluated; of the run's own folder, only the share that was held out.
     """
     has_split = bool(split_folder(config.images, config.test_split, TEST))
     share = config.test_share
-    of_run = known.test_share
+    of_run = trained_on.test_share
     if of_run and not has_split and not share:
-        is_own = os.path.realpath(config.images) == os.path.realpath(known.images)
+        is_own = os.path.realpath(config.images) == os.path.realpath(trained_on.images)
         share = of_run if is_own else share
         instead = f"; if the run was trained on it, give its --test_share={of_run:g} (test_share={of_run:g})"
-        what = f"the run's test_share, {of_run:g}, is evaluated" if is_own else f"all of it is evaluated{instead}"
-        note(f"{config.images}: there is no test/; {what}")
+        message = f"the run's test_share, {of_run:g}, is evaluated" if is_own else f"all of it is evaluated{instead}"
+        note(f"{config.images}: there is no test/; {message}")
     return dataclasses.replace(config, test_share=share % 1)  # 1: all
 
 
@@ -235,7 +237,7 @@ def _first_examples(batches: Iterable, max_examples: int) -> Iterator[tuple[np.n
 
 
 def _check_batch(images: np.ndarray, labels: np.ndarray, shape: tuple, num_classes: int) -> None:
-    """Raises UserError where a batch does not fit the model."""
+    """Raises UserError if a batch does not fit the model."""
     require(images.shape[1:] == shape, f"the model takes images {shape}, the data are {images.shape[1:]}")
     require(labels.shape == images.shape[:1], f"{len(images)} images, but labels of shape {labels.shape}")
     require(np.issubdtype(labels.dtype, np.integer), f"labels must be integers, got {labels.dtype}")

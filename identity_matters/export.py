@@ -1,6 +1,6 @@
 """The results of a finished run: its figure, model.keras and a SavedModel.
 
-The SavedModel takes raw images and needs TensorFlow alone:
+The SavedModel takes raw images and needs only TensorFlow:
 
     serving_default: images float32 [n, h, w, c] in 0–255 -> logits, probabilities float32 [n, r]
 """
@@ -17,7 +17,7 @@ import numpy as np
 from identity_matters.config import TrainConfig
 from identity_matters.dtypes import HALF
 from identity_matters.errors import UserError
-from identity_matters.model import standardize, takes_raw_images, taking_raw_images
+from identity_matters.model import has_standardization, standardize, with_standardization
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.figures import convergence_figure, save_figures
 from identity_matters.runs.files import replacing, write_text
@@ -46,7 +46,7 @@ def export(network: keras.Model, path: str, class_names: Sequence[str] = ()) -> 
 
     @tf.function(input_signature=[signature])
     def serve(images: Any) -> dict[str, Any]:
-        logits = network(images if takes_raw_images(network) else standardize(images), training=False)
+        logits = network(images if has_standardization(network) else standardize(images), training=False)
         return {"logits": logits, "probabilities": tf.nn.softmax(logits)}
 
     tf.get_logger().setLevel("WARNING")  # in a notebook it is INFO, and every SavedModel is announced twice
@@ -67,7 +67,7 @@ def _check_logits(network: keras.Model, path: str) -> None:
     import tensorflow as tf
 
     images = np.random.default_rng(0).integers(0, 256, (3, *network.input_shape[1:])).astype(np.float32)
-    scaled = images if takes_raw_images(network) else standardize(images)
+    scaled = images if has_standardization(network) else standardize(images)
     expected = keras.ops.convert_to_numpy(network(scaled, training=False))
     loaded = tf.saved_model.load(path)  # its variables live as long as this object
     found = loaded.signatures["serving_default"](images=tf.constant(images))["logits"].numpy()
@@ -85,7 +85,7 @@ def write_results(config: TrainConfig, network: keras.Model, rows: list[dict], d
     split = directory.record.split
     save_figures(lambda: {"convergence": convergence_figure(rows, split=split)}, directory.path)
     with replacing(directory.file("model.keras")) as temporary:
-        taking_raw_images(network).save(temporary)
+        with_standardization(network).save(temporary)
         if class_names:
             _add_metadata(temporary, class_names=class_names)
     if keras.backend.backend() == "tensorflow":

@@ -59,9 +59,10 @@ def nested(config: Any, values: dict[str, Any]) -> dict[str, Any]:
         inner = getattr(config, field.name)
         if dataclasses.is_dataclass(inner) and isinstance(part := result.get(field.name, {}), dict):
             names = {name.name for name, _ in all_fields(inner) if name.metadata.get("flag", True)}
-            own = dataclasses.fields(inner)
-            if any(dataclasses.is_dataclass(getattr(inner, name.name)) for name in own):  # the config of a whole run
-                names |= {name.name for name in own}
+            inner_fields = dataclasses.fields(inner)
+            # Only the config of a whole run has configs among its fields.
+            if any(dataclasses.is_dataclass(getattr(inner, field.name)) for field in inner_fields):
+                names |= {field.name for field in inner_fields}
             beside = {name: result.pop(name) for name in (names - part.keys()) & result.keys()}
             if beside or part:
                 result[field.name] = nested(inner, beside | part)
@@ -74,8 +75,8 @@ def merged(values: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
     >>> merged({"model": {"widths": [16], "shortcut": True}, "fresh": ""}, {"model": {"widths": [8]}, "seed": 1})
     {'model': {'widths': [8], 'shortcut': True}, 'fresh': '', 'seed': 1}
     """
-    both = values.keys() & others.keys()
-    inner = [name for name in both if isinstance(values[name], dict) and isinstance(others[name], dict)]
+    shared = values.keys() & others.keys()
+    inner = [name for name in shared if isinstance(values[name], dict) and isinstance(others[name], dict)]
     return values | others | {name: merged(values[name], others[name]) for name in inner}
 
 
@@ -112,13 +113,14 @@ def option(default: Any, **rules: Any) -> Any:
     """Returns a field of a config with its rules.
 
     Args:
-      default: Any. Its value where none is given.
+      default: Any. The value if none is given.
       at_least, above, at_most: numbers. The range; of several numbers, each is at least `at_least` and their sum at
         most `at_most`.
       path: bool. It holds a path, or several with commas between them.
       compared: bool. False: another value does not change what a run computes, so that the run can continue with it.
       flag: bool. False: launchers have no flag for it.
-      source: str. It says where the data of a run are, and this "module:Class" of identity_matters.data reads them.
+      source: str. For a field that names the data of a run: the "module:Class" of identity_matters.data that reads
+        them.
     """
     return dataclasses.field(default=default, metadata=rules)
 
@@ -149,7 +151,7 @@ def absolute_paths(config: Any) -> Any:
     return dataclasses.replace(config, **changes)
 
 
-def names_with(config: Any, rule: str, value: Any = ...) -> tuple[str, ...]:
+def fields_with_metadata(config: Any, rule: str, value: Any = ...) -> tuple[str, ...]:
     """Returns the names of the fields that have a rule, or this value of it, in a config and the configs in it."""
     rules = ((field.name, field.metadata.get(rule)) for field, _ in all_fields(config) if rule in field.metadata)
     return tuple(name for name, held in rules if value in (..., held))
@@ -165,10 +167,10 @@ class Checked:
 def check_fields(config: Any) -> None:
     """Checks the numbers of a config against the rules of their fields, and its words against their Literal.
 
-    Values made in Python are first turned into the type of their field where that is harmless: a list or an array into
+    Values made in Python are first converted to the type of their field if that is harmless: a list or an array into
     a tuple, 1e3 into 1000, a Path into text, a scalar of NumPy into Python's. Every number must be finite, and a whole
-    number, or the sum of several, below 2³² unless the field says `at_most`. Where `at_least` is given, there must be
-    one number at least.
+    number, or the sum of several, below 2³² unless the field has `at_most`. If `at_least` is given, there must be at
+    least one number.
 
     Raises:
       UserError: a value is of another type, a number is out of range, or a word is none of its field's choices.
@@ -176,12 +178,12 @@ def check_fields(config: Any) -> None:
     for field in dataclasses.fields(config):
         name = field.name
         rules = field.metadata
-        value = converted(name, field.type, getattr(config, name))
+        value = coerce(name, field.type, getattr(config, name))
         object.__setattr__(config, name, value)
         if get_origin(field.type) is Literal:
             choices = get_args(field.type)
-            known = ", ".join(filter(None, choices))
-            require(value in choices, f"{name} must be one of {known}, got {truncated_repr(value)}")
+            allowed = ", ".join(filter(None, choices))
+            require(value in choices, f"{name} must be one of {allowed}, got {truncated_repr(value)}")
         elif isinstance(value, float):
             require(math.isfinite(value), f"{name} must be a finite number, got {value}")
         is_several = isinstance(value, tuple) and all(isinstance(number, int) for number in value)
@@ -197,8 +199,8 @@ def check_fields(config: Any) -> None:
         require(value > rules["above"] if "above" in rules else True, f"{name} must be positive, got {value}")
 
 
-def converted(name: str, wanted: Any, value: Any) -> Any:
-    """Returns the value as the type of its field, or raises UserError where the value is ambiguous."""
+def coerce(name: str, wanted: Any, value: Any) -> Any:
+    """Returns the value as the type of its field; raises UserError if the value is ambiguous."""
     given = value
     wanted = get_origin(wanted) or wanted
     if hasattr(value, "tolist"):  # of NumPy
@@ -209,7 +211,7 @@ def converted(name: str, wanted: Any, value: Any) -> Any:
         return value
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if wanted is tuple and isinstance(value, list | tuple | range):
-        return tuple(converted(name, int, item) for item in value)
+        return tuple(coerce(name, int, item) for item in value)
     if wanted is float and is_number:
         return float(value)
     if wanted is int and is_number and (not isinstance(value, float) or value.is_integer()):

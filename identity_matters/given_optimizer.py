@@ -4,7 +4,7 @@ The text is the JSON that keras.saving makes of the object. So config.json recor
 run, and the same call, or launch.train with the same config, continues the run. It holds arguments, not a state.
 
 A schedule goes with the config's optimiser, momentum and clipping. An optimiser replaces all of them, and decays the
-weights that Keras would decay, where decoupled_weight_decay is of convolution kernels alone.
+weights that Keras would decay, while decoupled_weight_decay applies only to convolution kernels.
 """
 
 import json
@@ -31,7 +31,7 @@ def as_text(given: keras.optimizers.Optimizer | Schedule | None) -> str:
             f"optimizer must be a keras.optimizers.Optimizer or a LearningRateSchedule, got {truncated_repr(given)}"
         )
     if hasattr(given, "_exclude_from_weight_decay"):
-        # Keras leaves it out of the configuration, and so out of what is saved.
+        # Keras omits it from the configuration, and so from the saved file.
         raise UserError("optimizer has exclude_from_weight_decay, which is not supported; leave it out")
     if getattr(given, "use_ema", False):
         # Keras puts the averages in the weights' place at the end of every fit: a run that continues inside an epoch

@@ -54,8 +54,8 @@ def all_conv_resnet(config: ModelConfig, seed: int = 0) -> keras.Model:
     >>> network.output_shape
     (None, 10)
 
-    Every kernel is drawn from (seed, its layer's name) alone, so two variants
-    with the same seed have equal kernels wherever name and shape are equal.
+    Every kernel depends only on the seed and its layer's name, so two variants with the same seed have equal kernels in
+    layers of equal name and shape.
 
     Returns:
       A functional keras.Model: standardised images [n, height, width, channels] (see
@@ -94,7 +94,7 @@ def all_conv_resnet(config: ModelConfig, seed: int = 0) -> keras.Model:
 def residual_block(
     x: keras.KerasTensor, config: ModelConfig, width: int, stride: int, name: str, seed: int = 0
 ) -> keras.KerasTensor:
-    """Returns x + C₂(ReLU(C₁x)), where C₁ has the stride (Hardt & Ma §4.1).
+    """Returns x + C₂(ReLU(C₁x)); C₁ has the stride (Hardt & Ma §4.1).
 
     Args:
       x: KerasTensor [n, h, w, c].
@@ -141,22 +141,22 @@ def standardize(images: Any) -> Any:
     return centred / ops.maximum(stddev, num_values**-0.5)
 
 
-def taking_raw_images(network: keras.Model) -> keras.Model:
+def with_standardization(network: keras.Model) -> keras.Model:
     """Returns a copy of a network from standardised images to logits that takes images in 0–255, or of any other scale.
 
-    The copy consists of Keras layers only and standardises the images itself. Images that are standardised already are
-    unchanged but for rounding, so that it takes these too.
+    The copy consists of Keras layers only and standardises the images itself. Images that are standardised already
+    change only by rounding, so the copy accepts these too.
     """
     raw = keras.Input(network.input_shape[1:], name="images")
-    # Keras calls each layer on its own, and the copy that its configuration makes has these calls alone.
+    # Keras calls each layer separately, and the copy made from its configuration has only these calls.
     joined = keras.Model(raw, network.call(standardize(raw)), name=network.name + ON_RAW_IMAGES)
     copy = keras.Model.from_config(joined.get_config())
     copy.set_weights(network.get_weights())
     return copy
 
 
-def takes_raw_images(network: keras.Model) -> bool:
-    """Returns whether a network takes images in 0–255: it is of `taking_raw_images`, or scales its images itself.
+def has_standardization(network: keras.Model) -> bool:
+    """Returns whether a network takes images in 0–255: it is of `with_standardization`, or scales its images itself.
 
     The latter do by a Rescaling or a Normalization of Keras, before any layer that is trained.
     """
@@ -164,7 +164,7 @@ def takes_raw_images(network: keras.Model) -> bool:
 
 
 def _scales_first(network: keras.Model) -> bool | None:
-    """Returns whether a layer that scales comes before the first with weights; None where there is neither."""
+    """Returns whether a layer that scales comes before the first with weights; None if there is neither."""
     for layer in network.layers:
         if isinstance(layer, layers.Rescaling | layers.Normalization):
             return True
@@ -175,7 +175,7 @@ def _scales_first(network: keras.Model) -> bool | None:
 
 
 def check_image_shape(config: ModelConfig) -> None:
-    """Raises UserError where the strides do not divide the images, or these are too small for another network.
+    """Raises UserError if the strides do not divide the images, or these are too small for another network.
 
     The config does not check this itself: until the shape of the data is known, image_shape is the preset's.
     """
@@ -194,9 +194,9 @@ def check_image_shape(config: ModelConfig) -> None:
 
 
 def require_usual_keras() -> None:
-    """Raises UserError where Keras is set to other images or numbers than [n, h, w, c] and float32.
+    """Raises UserError if Keras is set to other images or numbers than [n, h, w, c] and float32.
 
-    All layers here set their precision, but Keras's losses and casts follow the setting.
+    All layers of this project set their precision, but Keras's losses and casts follow the setting.
     """
     file = os.path.join(os.environ.get("KERAS_HOME", "~/.keras"), "keras.json")
     for name, usual in (("image_data_format", "channels_last"), ("floatx", "float32")):

@@ -10,14 +10,14 @@ from matplotlib.ticker import MaxNLocator
 from identity_matters.runs.figure_style import PAGE
 from identity_matters.runs.figures import PERCENT
 
-SMALLEST_RATIO = 1e-6  # what is below, exact zeros too, is drawn here
+SMALLEST_RATIO = 1e-6  # smaller values and exact zeros are drawn at this height
 
 
 def blocks_figure(networks: list[tuple[str, list[dict], list[dict]]]) -> Figure:
     """Draws a column per network: branch over stream, hidden values above 0, the errors without one and many blocks.
 
     Args:
-      networks: Of each the title, and the rows of results.csv and of removed.csv as launch.near_identity writes them.
+      networks: For each, its title and the rows of results.csv and of removed.csv as launch.near_identity writes them.
     """
     figure = Figure(figsize=(PAGE if len(networks) > 1 else 5.5, 8), layout="constrained")
     grid = figure.subplots(4, len(networks), sharey="row", squeeze=False)
@@ -48,20 +48,24 @@ def _column(rows: list[dict], name: str) -> np.ndarray:
 
 def _ratios(axes: Axes, rows: list[dict]) -> None:
     low, ratio, high = (np.maximum(_column(rows, f"ratio{end}"), SMALLEST_RATIO) for end in ("_low", "", "_high"))
-    at = np.arange(len(rows))
-    axes.vlines(at, low, high, color="C0", linewidth=2, alpha=0.5)
-    axes.plot(at, ratio, "o", ms=4, color="C0", label="on images: median, quartiles")
+    positions = np.arange(len(rows))
+    axes.vlines(positions, low, high, color="C0", linewidth=2, alpha=0.5)
+    axes.plot(positions, ratio, "o", ms=4, color="C0", label="on images: median, quartiles")
     axes.plot(
-        at, np.maximum(_column(rows, "lipschitz"), SMALLEST_RATIO), "_", color="0.4", label="bound for all inputs"
+        positions,
+        np.maximum(_column(rows, "lipschitz"), SMALLEST_RATIO),
+        "_",
+        color="0.4",
+        label="bound for all inputs",
     )
     axes.axhline(1, color="0.6", linewidth=1, linestyle=":")
     axes.set(yscale="log")
 
 
 def _hidden(axes: Axes, rows: list[dict]) -> None:
-    at = np.arange(len(rows))
-    axes.bar(at, _column(rows, "dead"), color="0.75", label="channels that are 0 on all images")
-    axes.plot(at, _column(rows, "active"), "o", ms=4, color="C1", label="values above 0")
+    positions = np.arange(len(rows))
+    axes.bar(positions, _column(rows, "dead"), color="0.75", label="channels that are 0 on all images")
+    axes.plot(positions, _column(rows, "active"), "o", ms=4, color="C1", label="values above 0")
     axes.set(ylim=(0, 1))
     axes.yaxis.set_major_formatter(PERCENT)
 

@@ -8,10 +8,10 @@ from identity_matters.model import all_conv_resnet, check_image_shape, require_u
 
 
 def build(config: ModelConfig, seed: int = 0) -> keras.Model:
-    """Returns the network that the config names, each kernel drawn from (seed, its layer's name) alone.
+    """Returns the network that the config names; each kernel depends only on (seed, its layer's name).
 
-    Of a network other than all_conv_resnet image_shape, num_classes, weight_decay and mixed_precision are used; the
-    other fields describe Hardt & Ma's network.
+    Networks other than all_conv_resnet use only image_shape, num_classes, weight_decay and mixed_precision; the other
+    fields describe Hardt & Ma's network.
 
     Raises:
       UserError: the strides of all_conv_resnet do not divide the images, another's are under 9 pixels a side, or Keras

@@ -22,7 +22,7 @@ import numpy as np
 from identity_matters import networks
 from identity_matters.config import ModelConfig
 from identity_matters.fields import require
-from identity_matters.model import taking_raw_images
+from identity_matters.model import with_standardization
 from identity_matters.presets import MODEL_PRESETS
 
 
@@ -30,8 +30,8 @@ from identity_matters.presets import MODEL_PRESETS
 class Pretrained:
     """A shipped network, whose weights are in identity_matters/weights/NAME.npz.
 
-    By default it is evaluated on the test images of `dataset`, none of which it was trained on. class_names are those
-    of its classes where their numbers do not say what they are.
+    By default it is evaluated on the test images of `dataset`, which were not used in training. class_names are the
+    names of its classes, if their numbers do not identify them.
     """
 
     name: str
@@ -47,7 +47,7 @@ NETWORKS = {
     "cifar10": Pretrained("cifar10", MODEL_PRESETS["cifar10"], "cifar10", _CIFAR10),
 }
 
-LARGEST_CODE = 127  # of an 8-bit weight; −128 is left out, so that a kernel and its negative are stored alike
+LARGEST_CODE = 127  # of an 8-bit weight; −128 is not used, so that a kernel and its negative are stored alike
 
 
 def find(name: str) -> Pretrained:
@@ -77,7 +77,7 @@ def load(name: str, standardized: bool = True) -> keras.Model:
             scale = f"{variable.path}/scale"
             is_scaled = f"{variable.path}/scale" in weights
             variable.assign(weights[variable.path].astype(np.float32) * (weights[scale] if is_scaled else 1))
-    return taking_raw_images(network) if standardized else network
+    return with_standardization(network) if standardized else network
 
 
 def save(network: keras.Model, path: str, in_8_bits: bool = False) -> None:

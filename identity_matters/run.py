@@ -15,7 +15,7 @@ from identity_matters.cluster import Cluster
 from identity_matters.config import TrainConfig
 from identity_matters.errors import Diverged, EvaluationFailed, UserError, WorkerLost, note
 from identity_matters.export import write_results
-from identity_matters.fields import names_with
+from identity_matters.fields import fields_with_metadata
 from identity_matters.runs import checkpoint
 from identity_matters.runs.checkpoint import TrainingState
 from identity_matters.runs.directory import LOCK_TIMEOUT, RunDirectory, as_json, differences
@@ -108,7 +108,9 @@ class Run:
             found["diverged_at_step"] = self.directory.record.diverged_at_step
         found = json.loads(self.cluster.broadcast_text(json.dumps(found)))
         # They may lie elsewhere on each machine: a digest says whether they are the same.
-        differing = differences(found["config"], own, (*DATA_PATHS, *names_with(self.config, "compared", False)))
+        differing = differences(
+            found["config"], own, (*DATA_PATHS, *fields_with_metadata(self.config, "compared", False))
+        )
         num_differing = int(self.cluster.all_reduce([bool(differing)])[0])
         self.final_row = found["final_row"]
         if mistake or num_differing or self.final_row or found["diverged_at_step"] is not None:

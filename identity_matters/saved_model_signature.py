@@ -1,7 +1,7 @@
 """Signatures of the SavedModels that this user exported, which are loaded without --trust_saved_model.
 
 Loading a SavedModel can run code, and no check of its files shows what they do. So `export` signs them, by an HMAC over
-all names and contents with a key that this user alone can read. (A list of trusted digests would need no key, but would
+all names and contents with a key that only this user can read. (A list of trusted digests would need no key, but would
 grow with each export; a digest in config.json could be written by whoever wrote the SavedModel.)
 """
 
@@ -62,7 +62,7 @@ def _read_key(is_made: bool = False) -> bytes:
         status = os.fstat(file.fileno())
         key = file.read()
     is_private = status.st_uid == os.geteuid() and not status.st_mode & 0o077
-    require(is_private and len(key) == 32, f"{path} is not a key of 32 bytes that you alone can read; remove it")
+    require(is_private and len(key) == 32, f"{path} is not a key of 32 bytes that only you can read; remove it")
     return key
 
 

@@ -1,8 +1,8 @@
 """Layers of one trained number each: what ReZero, SkipInit and Fixup put into a residual branch.
 
-They compute in float32 also where convolutions do not, as a number near 0 loses most of its first steps in bfloat16.
-A .keras file that holds them loads where `identity_matters` can be imported: import this module first, which registers
-the classes. A SavedModel needs TensorFlow alone.
+They compute in float32 even if convolutions do not, because a number near 0 loses most of its first steps in bfloat16.
+A .keras file that holds them loads only if `identity_matters` can be imported: import this module first, which
+registers the classes. A SavedModel needs only TensorFlow.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""The start of fine-tuning: weights of another network where they fit, and frozen layers."""
+"""The start of fine-tuning: matching weights of another network, and frozen layers."""
 
 import hashlib
 import os
@@ -27,7 +27,7 @@ def load_matching_weights(
       fresh: Prefixes of the names of layers that keep their own weights, with commas between them.
 
     Returns:
-      (line, digest): a line that says how many weights were copied and which variables are new; and the digest of the
+      (note, digest): a note of how many weights were copied and which variables are new; and the digest of the
       other network's weights.
 
     Raises:
@@ -73,7 +73,7 @@ def _digest(variables: dict[str, keras.Variable]) -> str:
 
 
 def _is_rgb_kernel_for(shape: tuple[int, ...], grey: tuple[int, ...]) -> bool:
-    """Returns whether a kernel [k, k, 3, c] is that of colour images where the other is of grey ones, [k, k, 1, c]."""
+    """Returns whether a kernel [k, k, 3, c] is for colour images and the other, [k, k, 1, c], for grey ones."""
     return len(grey) == 4 and grey[2] == 1 and shape == (*grey[:2], 3, grey[3])
 
 

@@ -39,8 +39,8 @@ from identity_matters.errors import (
     Preempted,
     UserError,
     WorkerLost,
-    explaining,
-    lack_of_memory,
+    out_of_memory_error,
+    translate_errors,
     truncated_repr,
     unreadable_data,
 )
@@ -126,7 +126,7 @@ def train(
             return run.final_row if cluster.is_chief else {}
         check_intervals(config)
         too_large = f"batch_size {config.batch_size} and this network need more memory than there is; reduce one"
-        with explaining(lack_of_memory(too_large), unreadable_data, cluster.translate_error):
+        with translate_errors(out_of_memory_error(too_large), unreadable_data, cluster.translate_error):
             network = fit(config, batches, run, callbacks, source.class_names)
             return run.finish(network)
 

@@ -18,7 +18,7 @@ in networks of 55 convolutions; ten minutes on the embedded digits are enough:
       --image_size=16 --norandom_flip --crop_padding=1 --validation_examples=1000 --run_dir=runs/initializers
 
 --experiment=norms redraws Figure 2 of Li et al.: the norms of networks of several depths after the same
-steps, in kernel_norms.png. By default these are 1,950 steps, 5 epochs, in 50 minutes on two cores; the
+steps, in kernel_norms.png. The default is 1,950 steps, 5 epochs, in 50 minutes on two cores; the
 paper's 200 epochs are --norms_steps=78000, 26 hours at that speed.
 
 An experiment sets some flags of launch.train itself. --help lists the others; after

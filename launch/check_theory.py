@@ -3,17 +3,17 @@
     python -m launch.check_theory --run_dir=runs/theory
 
 checks each claim on random instances and prints which printed statements are false, which checks
-fail, and how many statements hold: a minute or two. Exit code 1 if a check fails. With a run directory
-it writes results.csv, claims.md (for each claim the true form of the statement, the worst instance with
-its bound, and the verdicts on the printed statement and proof), and the data (CSV) and the figures (PNG)
-of docs/papers/theorems.md. The same command continues an interrupted run. --verbose prints a line for
-each claim, --claim=hm.theorem_2.1 everything about one.
+fail, and how many statements hold: a minute or two. Exit code 1 if a check fails. With a run
+directory it writes results.csv, claims.md (for each claim the true form of the statement, the worst
+instance with its bound, and the verdicts on the printed statement and proof), and the data (CSV)
+and the figures (PNG) of docs/papers/theorems.md. The same command continues an interrupted run.
+--verbose prints each claim's worst case, --claim=hm.theorem_2.1 everything about one.
 
     python -m launch.check_theory --draw=identity_ball,memorized_plane,spectra --run_dir=runs/lecture
 
-checks nothing and draws three figures for a lecture in a few seconds: the landscape around the identity
-(Hardt & Ma, Theorem 2.2), a network that memorises points of the plane (Theorem 3.2), and the Hessian at
-zero with shortcuts over 1, 2 and 3 layers (Li et al., Theorem 1).
+checks nothing and draws three figures for a lecture in a few seconds: the landscape around the
+identity (Hardt & Ma, Theorem 2.2), a network that memorises points of the plane (Theorem 3.2), and
+the Hessian at zero with shortcuts over 1, 2 and 3 layers (Li et al., Theorem 1).
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ import os
 from collections.abc import Callable
 
 from identity_matters.data.digits import mnist_sample
-from identity_matters.errors import UserError, explaining, refused_value
+from identity_matters.errors import UserError, as_user_error, translate_errors
 from identity_matters.fields import check_fields, option, split_names
 from identity_matters.runs.job_table import Job
 from identity_matters.runs.tables import read_rows
@@ -41,7 +41,7 @@ class CheckConfig:
       seed: Seed of the random instances.
       draw: Draw only these figures, by name with commas between them, and check nothing (empty: check, then draw all).
       figures: Also draw the figures if run_dir is given and all claims are checked.
-      verbose: Print a line for each claim: its worst instance against its bound, and the verdict.
+      verbose: Print each claim's worst instance against its bound, and the verdict.
     """
 
     claim: str = ""
@@ -58,13 +58,13 @@ class CheckConfig:
 
 
 def main(config: CheckConfig, run_dir: str | None = None) -> int:
-    """Checks the claims, or draws figures alone; returns the exit code, 1 if a check failed."""
+    """Checks the claims, or only draws figures; returns the exit code, 1 if a check failed."""
     names = split_names(config.draw)
     if config.draw and not run_dir:
-        raise UserError("--draw needs a --run_dir, where the figures go")
+        raise UserError("--draw needs a --run_dir for the figures")
     if config.claim:
         ids = [config.claim]
-        with explaining(refused_value):
+        with translate_errors(as_user_error):
             claims.claim_named(config.claim)
     else:
         ids = [] if config.draw else list(claims.CLAIMS)
@@ -77,7 +77,7 @@ def main(config: CheckConfig, run_dir: str | None = None) -> int:
         data = {name: experiment for name, experiment in data.items() if name in names}
 
     def line(_: Job, rows: list[dict]) -> str:
-        (check,) = _checks(rows)  # also where nothing is printed: a row of an earlier call may lack columns
+        (check,) = _checks(rows)  # even if nothing is printed: a row of an earlier call may lack columns
         worst = f"{check.measured:.4g} {check.relation} {check.bound:.4g}, slack {check.slack:.2g}"
         numbers = f"{worst}, n = {check.instances}" if check.instances else ""
         return f"{check.claim:<32} {numbers}  {check.verdict}" if config.verbose else ""
@@ -109,7 +109,7 @@ def _row(claim_id: str, config: CheckConfig, progress: object = None) -> list[di
 
 
 def _checks(rows: list[dict]) -> list[claims.Check]:
-    """Returns the checks that rows hold, from memory or from a file, where True is a text."""
+    """Returns the checks in rows from memory, or from a file, in which True is a text."""
     fields = ({name: row[name] for name in claims.Check._fields} for row in rows)
     return [claims.Check(**values | {"holds": str(values["holds"]) == "True"}) for values in fields]
 

@@ -1,11 +1,11 @@
-"""Classify photos with a trained network: print file, class and probability, one line for each.
+"""Classify photos with a trained network: print the file, class and probability of each.
 
     python -m launch.classify --saved_model=runs/photos new/1.jpg new/2.jpg
     python -m launch.classify --saved_model=runs/photos new
 
 classify files, PNG or JPEG, or all those in a folder and the folders in it, in seconds. Images are
 resized as in training. Classes have the names of the folders that the network was trained on, or
-numbers where the data had no names. A probability is the softmax of the network's outputs: what the
+numbers if the data had no names. A probability is the softmax of the network's outputs: what the
 network believes, not how often it is right, which launch.evaluate measures.
 
     python -m launch.classify --pretrained=digits five.png
@@ -22,7 +22,7 @@ from launch import launcher, terminal, trained_run
 
 
 @dataclasses.dataclass(frozen=True)
-class ClassifyConfig(trained_run.ExportedNetwork):
+class ClassifyConfig(trained_run.NetworkFlags):
     """Which network to ask.
 
     Attributes:

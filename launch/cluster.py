@@ -7,7 +7,7 @@ starts two workers, which train as one would: the same batches, the same result 
 --max_restarts times. Their output is also in workers.log, each line after the number of its worker.
 
 With --strategy=parameter_server the workers train asynchronously, and --num_servers processes hold the
-weights. All flags of launch.train are flags here too. For jobs of Slurm and Kubernetes copy and edit the
+weights. This launcher also has all flags of launch.train. For jobs of Slurm and Kubernetes copy and edit the
 files in docs/guides/cluster; see docs/guides/cluster.md.
 
 Exit code: 0, or that of the first worker that failed, as launch.train's.

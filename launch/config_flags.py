@@ -38,7 +38,7 @@ _PARSERS = {
 
 
 class FieldFlag(flags.Flag):
-    """A flag of the type of a config's field, `kind` in _PARSERS; its value is None where it is not given.
+    """A flag of the type of a config's field, `kind` in _PARSERS; its value is None if it is not given.
 
     A shell leaves the ~ of --run_dir=~/first as it is, so a flag that holds a path replaces it.
     """
@@ -67,7 +67,7 @@ def flag_fields(config: Any) -> list[tuple[dataclasses.Field, Any, Any]]:
 
 
 def define(presets: dict[str, Any], has_run_dir: bool) -> flags.FlagValues:
-    """Returns the flags of a launcher: --help, --traceback, one per field, and --preset where there are several."""
+    """Returns the flags of a launcher: --help, --traceback, one per field, and --preset if there are several."""
     values = flags.FlagValues()
     flags.DEFINE_boolean("help", False, "", short_name="h", flag_values=values)
     flags.DEFINE_boolean("traceback", False, "", flag_values=values)
@@ -124,7 +124,7 @@ def config_from(values: flags.FlagValues, presets: dict[str, Any]) -> tuple[Any,
     """Returns `_base` with the given flags in place of its values, and those of them that differ from these, by name.
 
     Raises:
-      UserError: as `_base`, or a flag is refused beside the others, or the config is.
+      UserError: as `_base`, or a flag is invalid with the others, or the config is invalid.
     """
     config, in_file = _base(values, presets)
     before = {field.name: default for field, default, _ in flag_fields(config)}
@@ -164,7 +164,7 @@ def _written(name: str, value: Any) -> str:
 
 
 def flag_entries(presets: dict[str, Any], values: flags.FlagValues, run_dir_text: str) -> list[tuple[str, str]]:
-    """Returns (flag with its default, what it means) of each flag."""
+    """Returns (flag with its default, meaning) of each flag."""
     name = values["preset"].value if "preset" in values else next(iter(presets))
     preset = presets[name]
     entries = [("--run_dir=DIR", run_dir_text)] if "run_dir" in values else []
@@ -198,7 +198,7 @@ def field_descriptions(config: Any) -> dict[str, str]:
 
 
 def wrapped_entries(manual: str, entries: list[tuple[str, str]]) -> str:
-    """Returns the manual and, as wide as the terminal allows, the entries: (flag, what it means) of each."""
+    """Returns the manual and, as wide as the terminal allows, the entries: (flag, meaning) of each."""
     width = max(2 * _INDENT, min(shutil.get_terminal_size().columns, 110))
     lines = [manual.strip(), "", "Flags:"]
     for flag, text in entries:

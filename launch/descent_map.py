@@ -31,7 +31,7 @@ class MapConfig(Checked):
 
 
 def main(config: MapConfig, run_dir: str | None = None) -> int:
-    """Computes the map and, where there is a run directory, the data of the other figures; draws them."""
+    """Computes the map and, if there is a run directory, the data of the other figures; draws them."""
     from theory.figures import DESCENT_EXPERIMENTS  # which loads matplotlib
 
     def job(cell: target_map.Job) -> Job:
@@ -56,7 +56,7 @@ def figures(run_dir: str) -> Figures:
 
 
 def _line(job: Job, rows: list[dict]) -> str:
-    """Returns one line: the cell of the map, and the step size that reached the target first."""
+    """Describes a cell of the map: its place, and the step size that reached the target first."""
     cell = job.key
     setting = f"{cell['target']}, {cell['start']}, {cell['method']}, ℓ = {cell['num_layers']}, d = {cell['dimension']}"
     reached = [row for row in rows if row["status"] == "reached"]

@@ -11,8 +11,8 @@ network on 2 cores. Prints top1_error, top5_error (if there are more than 5 clas
 
     python -m launch.evaluate --pretrained=digits
 
-evaluates a network that comes with the package. Where TensorFlow is not installed, give the
-run's model.keras: KERAS_BACKEND=jax python -m launch.evaluate --saved_model=DIR/model.keras
+evaluates a network that comes with the package. If TensorFlow is not installed, give the run's
+model.keras: KERAS_BACKEND=jax python -m launch.evaluate --saved_model=DIR/model.keras
 """
 
 import dataclasses
@@ -25,14 +25,14 @@ from launch import launcher, terminal, trained_run
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluateConfig(trained_run.ExportedNetwork):
+class EvaluateConfig(trained_run.NetworkFlags):
     """Which network to evaluate, and on which data.
 
     Attributes:
-      data: The test images. What is not given is as in the run that exported the network.
+      data: The test images. Fields that are not given are as in the run that exported the network.
       max_examples: Evaluate on the first N examples (0: all).
       batch_size: Examples per batch.
-      json: Print one line of JSON, with errors as fractions.
+      json: Print JSON, with errors as fractions.
     """
 
     # For training; the size is the network's, and max_examples says how many.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from tqdm import tqdm
 
-from identity_matters.errors import EXIT_ERROR, explaining, table_error
+from identity_matters.errors import EXIT_ERROR, table_error, translate_errors
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.files import remove, write_text
 from identity_matters.runs.job_table import Job, JobTable
@@ -168,4 +168,4 @@ def _naming_tables(directory: RunDirectory | None, read: Collection[str]) -> con
     """Returns the context in which an error names the tables that an earlier call has written, if there are any."""
     if directory is None or not read:
         return contextlib.nullcontext()
-    return explaining(table_error(" or ".join(map(directory.file, read))))
+    return translate_errors(table_error(" or ".join(map(directory.file, read))))

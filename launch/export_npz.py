@@ -1,4 +1,4 @@
-"""Write a data set to one .npz file, to train on where TensorFlow is not installed.
+"""Write a data set to one .npz file, to train on without TensorFlow.
 
     python -m launch.export_npz --dataset=cifar10 --data_dir=DIR --npz=cifar10.npz
 
@@ -28,7 +28,7 @@ class ExportConfig(Checked):
 
     Attributes:
       dataset: mnist_sample or any TFDS image-classification set that fits in memory.
-      data_dir: Where TFDS keeps prepared data sets (empty: TFDS's default).
+      data_dir: The folder of prepared TFDS data sets (empty: TFDS's default).
       download: Let TFDS download and prepare a data set that is not under data_dir.
       image_size: Resize every image to this many pixels a side (0: as in the data set).
       images: A folder of your own images in place of a dataset, as for launch.train.

@@ -8,7 +8,7 @@ takes the network that launch.train left in runs/first. The loss is the mean cro
     largest, smallest   the eigenvalues at each end of the spectrum
     error bound         an eigenvalue lies this near to the number on its left
     trace               the sum of all eigenvalues, with its 95 % interval over random vectors
-    eigenvalues …       the share of eigenvalues near 0 and, where they are resolved, the condition number
+    eigenvalues …       the share of eigenvalues near 0 and, if they are resolved, the condition number
                         and the share of negative ones
 
 Writes results.csv (every known eigenvalue and every Ritz value), density.csv and spectrum.png. A Hessian
@@ -40,7 +40,7 @@ import shutil
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
-from identity_matters.errors import UserError, explaining, refused_value
+from identity_matters.errors import UserError, as_user_error, translate_errors
 from identity_matters.fields import option
 from identity_matters.runs.files import replacing
 from identity_matters.runs.job_table import Job, Progress
@@ -61,7 +61,7 @@ CHECKPOINT = "weights.npz"  # a copy of that of --at_step
 
 
 @dataclasses.dataclass(frozen=True)
-class SpectrumConfig(trained_run.SavedRun):
+class SpectrumConfig(trained_run.SavedRunFlags):
     """Which network, on which examples, and how accurately.
 
     Attributes:
@@ -74,8 +74,8 @@ class SpectrumConfig(trained_run.SavedRun):
       with_start: Also compute all that is asked for at the network's initial weights.
       per_layer: Also compute the spectrum of each layer's diagonal block of the matrix.
       per_block: Also compute the spectrum of each residual block's diagonal block of the matrix.
-      num_vectors: Number of random vectors for the eigenvalues that are not found one by one; more reduce the error of
-        the trace.
+      num_vectors: Number of random vectors for the eigenvalues that are not found individually; more reduce the error
+        of the trace.
       num_eigenvalues: Number of eigenvalues to print at each end of the spectrum.
       batch_size: Examples per batch; changes the memory needed, not the result.
       precision: On a GPU, highest multiplies in float32, default rounds factors to TensorFloat-32, which is faster and
@@ -112,7 +112,7 @@ class Spectra:
         self.weights = {"": config.at_step} | ({START: 0} if config.with_start else {})  # steps, by the tables' prefix
         self._run_config = trained_run.read_config(config, run_dir)
         self._images, self._labels, self.data = trained_run.first_examples(self._run_config, config.examples)
-        # By the tables' prefix: the network, and its checkpoint where this run is to keep a copy of that.
+        # By the tables' prefix: the network, and its checkpoint if this run is to keep a copy of it.
         self._networks: dict[str, tuple[keras.Model, str]] = {}
         self._hessian: Hessian | None = None
         self.details: dict[str, str] = {}
@@ -177,13 +177,13 @@ class Spectra:
             (model, checkpoint) = self._networks[prefix]
 
             def on_batch() -> None:
-                progress(0)  # the run begins after the first batch, not before: what is refused leaves none
+                progress(0)  # the run begins after the first batch, not before: a failed check leaves no directory
                 kept = os.path.join(self._run_dir, prefix + CHECKPOINT)
-                if checkpoint and not os.path.exists(kept):  # a run that goes on removes it at some time
+                if checkpoint and not os.path.exists(kept):  # a run that continues removes it at some time
                     with replacing(kept) as temporary:
                         shutil.copyfile(checkpoint, temporary)
 
-            with explaining(refused_value):
+            with translate_errors(as_user_error):
                 if self._hessian is None:
                     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
                     options = {"gauss_newton": config.gauss_newton, "training": config.batch_moments}

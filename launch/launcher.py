@@ -1,10 +1,10 @@
-"""Code of every launcher: the fields of a config become flags, and a user's mistake one line.
+"""Code of every launcher: the fields of a config become flags, and a user's mistake a one-line message.
 
 A launcher is a module whose docstring is its manual, with
     def main(config, run_dir): …
     cli = launcher.command(main, PRESETS, manual=__doc__)
 
-Nothing here imports TensorFlow, so `--help` and a mistyped flag answer at once.
+This module imports no TensorFlow, so `--help` and a mistyped flag answer at once.
 """
 
 import contextlib
@@ -21,11 +21,11 @@ from identity_matters.errors import (
     EXIT_CONTINUE,
     EXIT_ERROR,
     UserError,
-    explaining,
+    as_user_error,
     first_line,
-    lack_of_memory,
     note,
-    refused_value,
+    out_of_memory_error,
+    translate_errors,
 )
 from identity_matters.runs import signals
 from launch import config_flags, terminal
@@ -45,15 +45,15 @@ def run(
 ) -> None:
     """Parses sys.argv into a config, calls main, and exits.
 
-    The exit code is 0 where main returned None, the int that it returned otherwise; 1 after an error, 75 after an
+    The exit code is 0 if main returned None, the int that it returned otherwise; 1 after an error, 75 after an
     exception whose same_command_continues is true, 130 after Ctrl-C. A UserError, an OSError and a mistake in the
-    flags are shown as one line, any other error in full.
+    flags are shown without a traceback, any other error in full.
 
     Args:
       main: Takes the config, then run_dir and the files as the next arguments say; returns the exit code or None.
       presets: Name to config dataclass; the first is the default. With one entry there is no --preset flag.
       manual: What --help prints above the flags.
-      run_dir: Whether there is a flag --run_dir, which main takes after the config; None where it is not given.
+      run_dir: Whether there is a flag --run_dir, which main takes after the config; None if it is not given.
       run_dir_text: What --help says of --run_dir (empty: it is the directory for the run's files).
       takes_files: Whether main takes the arguments that are no flags, as a list of paths.
       unused_fields: Takes a config; returns the fields that nothing reads, and why. A note names each flag
@@ -62,7 +62,7 @@ def run(
     logging.set_verbosity(logging.ERROR)  # TFDS's warnings would stand before the one line of an error
     values = config_flags.define(presets, has_run_dir=run_dir != "none")
     try:
-        with explaining(refused_value):  # absl's ValueErrors, as of --noNAME=false
+        with translate_errors(as_user_error):  # absl's ValueErrors, as of --noNAME=false
             rest = config_flags.parse(values, sys.argv)
         if values["help"].value:
             entries = config_flags.flag_entries(presets, values, describe_run_dir(run_dir, run_dir_text))
@@ -72,8 +72,8 @@ def run(
         elif rest and not takes_files:
             raise UserError(f"unexpected argument {rest[0]!r}; flags are written --name=value")
         else:
-            short = lack_of_memory("there is not enough memory, or ulimit allows too little")
-            with explaining(short, terminal.unusable_backend):
+            short = out_of_memory_error("there is not enough memory, or ulimit allows too little")
+            with translate_errors(short, terminal.unusable_backend):
                 arguments = [_config(values, presets, unused_fields)]
                 if run_dir != "none":
                     arguments.append(_run_dir(values["run_dir"].value, is_required=run_dir == "required"))
@@ -90,7 +90,7 @@ def run(
 
 
 def command(main: Callable, presets: dict[str, Any], manual: str, **options: Any) -> functools.partial[None]:
-    """Returns the function that runs a launcher on the command line's flags; `run` says what the arguments are."""
+    """Returns the function that runs a launcher on the command line's flags; see `run` for the arguments."""
     return functools.partial(run, main, presets=presets, manual=manual, **options)
 
 
@@ -100,8 +100,8 @@ def describe_run_dir(run_dir: str = "required", text: str = "") -> str:
 
 
 def _config(values: flags.FlagValues, presets: dict[str, Any], unused_fields: Callable[[Any], dict[str, str]]) -> Any:
-    """Returns the config that the flags give; a line names each flag that sets a field that nothing reads."""
-    with explaining(refused_value):
+    """Returns the config that the flags give; prints a note for each flag that sets a field that nothing reads."""
+    with translate_errors(as_user_error):
         config, changed = config_flags.config_from(values, presets)
     for name, why in unused_fields(config).items():
         if name in changed:
@@ -110,7 +110,7 @@ def _config(values: flags.FlagValues, presets: dict[str, Any], unused_fields: Ca
 
 
 def _run_dir(path: str | None, is_required: bool) -> str | None:
-    """Returns the value of --run_dir; raises UserError where it cannot be one."""
+    """Returns the value of --run_dir; raises UserError if it cannot be a run directory."""
     if is_required and not path:
         raise UserError("--run_dir is missing: the directory for what the run writes, e.g. --run_dir=runs/first")
     if path and not path.isprintable():

@@ -102,7 +102,7 @@ class _Job:
             self._signal(signal.SIGKILL)
 
     def log(self, line: str) -> None:
-        """Writes a line to the terminal and to the log."""
+        """Writes a message to the terminal and to the log."""
         with self._lock:
             print(line, flush=True)
             with contextlib.suppress(OSError):  # a full disk, which the workers report
@@ -145,7 +145,7 @@ class _Job:
             stderr=subprocess.STDOUT,
             encoding="utf-8",
             errors="replace",
-            start_new_session=True,  # Ctrl-C reaches this process alone
+            start_new_session=True,  # Ctrl-C reaches only this process
             preexec_fn=in_the_child,
         )
 

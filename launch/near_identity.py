@@ -29,7 +29,7 @@ import time
 
 import numpy as np
 
-from identity_matters.errors import explaining, note, table_error
+from identity_matters.errors import note, table_error, translate_errors
 from identity_matters.fields import option
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.job_table import Job, Progress
@@ -42,7 +42,7 @@ MAX_RISE = 0.01  # of the error
 
 
 @dataclasses.dataclass(frozen=True)
-class NearIdentityConfig(trained_run.SavedRun):
+class NearIdentityConfig(trained_run.SavedRunFlags):
     """Which network to measure, and on which images.
 
     Attributes:
@@ -105,7 +105,7 @@ def main(config: NearIdentityConfig, run_dir: str) -> int:
 
 def smallest_first(path: str, names: list[str]) -> list[str]:
     """Returns the names of blocks by their ratios in a results.csv, NaN last."""
-    with explaining(table_error(path)):
+    with translate_errors(table_error(path)):
         ratios = {row["block"]: float(row["ratio"]) for row in read_rows(path)}
         return sorted(names, key=lambda name: (np.isnan(ratios[name]), ratios[name]))
 

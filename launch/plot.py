@@ -24,7 +24,7 @@ import os
 import re
 from typing import Literal
 
-from identity_matters.errors import UserError, explaining, table_error
+from identity_matters.errors import UserError, table_error, translate_errors
 from identity_matters.fields import check_fields, option, split_names
 from identity_matters.runs.files import name_one_twice, shortest_unique_suffixes
 from identity_matters.runs.record import differing, read_record
@@ -94,7 +94,7 @@ def main(config: PlotConfig, run_dir: str) -> None:
     if config.level and "levels" not in takes:
         raise UserError(f"level is for training runs; {run_dir} is a run of launch.{kind}")
     options = {name: getattr(config, name) for name in ("title", "levels") if name in takes}
-    with explaining(table_error(os.path.join(run_dir, "*.csv"))):
+    with translate_errors(table_error(os.path.join(run_dir, "*.csv"))):
         paths = save_figures(lambda: draw(run_dir, **options), run_dir, config.format, config.style)
     if not paths:
         is_done = record is not None and record.status == "done"
@@ -123,9 +123,9 @@ def _comparison(run_dirs: list[str], config: PlotConfig) -> Figures:
 
 
 def names_of_runs(run_dirs: list[str]) -> list[str]:
-    """Returns a name for each run: the settings in which training runs differ, where these are few, or its directory.
+    """Returns a name for each run: the settings in which training runs differ, if these are few, or its directory.
 
-    Runs that differ in the seed alone get the same name.
+    Runs that differ only in the seed get the same name.
     """
     records = [read_record(path) for path in run_dirs]
     if all(record and record.kind == "train" for record in records):

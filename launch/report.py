@@ -19,7 +19,7 @@ import re
 import urllib.parse
 from typing import NamedTuple, TypeAlias
 
-from identity_matters.errors import UserError, explaining, table_error
+from identity_matters.errors import UserError, table_error, translate_errors
 from identity_matters.fields import Checked, option, split_names
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.files import name_one_twice, write_text
@@ -81,7 +81,7 @@ def render(runs: list[Run], run_dir: str) -> str:
     sections = []
     for run in runs:
         address = urllib.parse.quote(os.path.relpath(run.path, run_dir)) + "/"
-        with explaining(table_error(os.path.join(run.path, "*.csv"))):
+        with translate_errors(table_error(os.path.join(run.path, "*.csv"))):
             sections.append({"run": run, "address": address, "pictures": pictures(run), "tables": tables(run)})
     loader = jinja2.PackageLoader("launch")
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)

@@ -22,7 +22,7 @@ import os
 import numpy as np
 
 from identity_matters.data.arrays import examples_summary
-from identity_matters.errors import explaining, refused_value
+from identity_matters.errors import as_user_error, translate_errors
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.files import temporary_folder
 from identity_matters.runs.record import read_record
@@ -46,7 +46,7 @@ def main(config: StudyConfig, run_dir: str) -> int:
         from shortcut_study.figures.figure_5 import eigenvalue_rows
         from shortcut_study.tape import check_backend
 
-    with explaining(refused_value):
+    with translate_errors(as_user_error):
         report.chosen_figures(config)  # a mistake in the depths is reported before a data set is downloaded
         if config.hessian == "tape":
             check_backend()

@@ -1,11 +1,11 @@
-"""Importing TensorFlow and Keras quietly, and with one line for a backend that is not there."""
+"""Imports TensorFlow and Keras quietly, with a UserError for a backend that is not installed."""
 
 import contextlib
 import os
 import sys
 from collections.abc import Iterator
 
-from identity_matters.errors import UserError, explaining
+from identity_matters.errors import UserError, translate_errors
 
 
 @contextlib.contextmanager
@@ -20,7 +20,7 @@ def silenced_stderr() -> Iterator[None]:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:
-        with explaining(unusable_backend):
+        with translate_errors(unusable_backend):
             yield
     finally:
         os.dup2(terminal, 2)
@@ -29,7 +29,7 @@ def silenced_stderr() -> Iterator[None]:
 
 
 def unusable_backend(error: Exception) -> Exception | None:
-    """The rule that names KERAS_BACKEND where Keras cannot import the backend that it names."""
+    """The rule that names KERAS_BACKEND if Keras cannot import that backend."""
     backend = os.environ.get("KERAS_BACKEND", "")
     is_missing = isinstance(error, ImportError) and bool(backend) and (error.name or "").startswith(backend)  # jaxlib
     is_unknown = isinstance(error, ValueError) and str(error).startswith("Unable to import backend")

@@ -18,10 +18,10 @@ docs/papers/hardt_ma.md).
 trains on a folder of your own images, PNG or JPEG, with one folder for each class inside.
 
 The run writes config.json, metrics.csv, TensorBoard events, checkpoints, convergence.png,
-model.keras and saved_model to run_dir. The same command continues an interrupted run where it
-stopped. Exit code 0: done; 1: an error; 3: the loss became NaN or infinite; 75: stopped before the
-end, by SIGTERM, because another worker is gone or because a checkpoint cannot be read now; the
-same command then continues the run.
+model.keras and saved_model to run_dir. The same command resumes an interrupted run. Exit code 0:
+done; 1: an error; 3: the loss became NaN or infinite; 75: stopped before the end, by SIGTERM,
+because another worker is gone or because a checkpoint cannot be read now; the same command then
+continues the run.
 
 With TF_CONFIG in the environment this process is one of several workers; launch.cluster starts them.
 """
@@ -40,7 +40,7 @@ from launch.experiment import Figures
 
 
 def main(config: TrainConfig, run_dir: str) -> int:
-    """Trains, or continues, the run and says what it has left; returns the exit code."""
+    """Trains, or resumes, the run and prints its results; returns the exit code."""
     record = read_record(run_dir)
     was_done = bool(record) and record.status == "done" and record.config.get("train_steps") == config.train_steps
     late = [step for step in config.decay_steps if config.schedule == "piecewise" and step >= config.train_steps]

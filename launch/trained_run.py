@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class ExportedNetwork:
+class NetworkFlags:
     """A network that a run exported, and how its answers are printed: what launch.evaluate and launch.classify take.
 
     Attributes:
@@ -46,13 +46,13 @@ class ExportedNetwork:
             raise UserError("--saved_model and --pretrained are both given; give one of them")
 
     def require_named(self) -> None:
-        """Raises UserError where no network is named."""
+        """Raises UserError if no network is named."""
         if not self.saved_model and not self.pretrained:
             raise UserError("--saved_model is missing: the directory of a run, e.g. runs/first")
 
 
 @dataclasses.dataclass(frozen=True)
-class SavedRun(Checked):
+class SavedRunFlags(Checked):
     """A network at some step of its training, and its data: what launch.hessian_spectrum and near_identity measure.
 
     Attributes:
@@ -60,7 +60,7 @@ class SavedRun(Checked):
       pretrained: Name of a network that comes with the package, e.g. digits.
       at_step: Take the run's weights after N updates: 0, the initial ones, or the step of a checkpoint that still
         exists; the run need not be finished (-1: the weights of the finished run).
-      data_dir: Where TFDS keeps prepared data sets (empty: as in the run).
+      data_dir: The folder of prepared TFDS data sets (empty: as in the run).
       npz: The file of images, as launch.export_npz writes it (empty: as in the run).
     """
 
@@ -71,10 +71,10 @@ class SavedRun(Checked):
     npz: str = option("", path=True)
 
 
-def read_config(chosen: SavedRun, run_dir: str = "") -> TrainConfig:
+def read_config(chosen: SavedRunFlags, run_dir: str = "") -> TrainConfig:
     """Returns the config of a training run or, as far as the network and the data go, of a network that ships.
 
-    A line says where the data of a run are read, unless `chosen` does. In run_dir what is measured will be written.
+    A note names the data of a run, unless `chosen` does. Results will be written to run_dir.
 
     Raises:
       UserError: there is no such run or network, it is not finished, both are given, its data have changed, or run_dir
@@ -118,9 +118,9 @@ def read_config(chosen: SavedRun, run_dir: str = "") -> TrainConfig:
 
 
 def first_examples(run_config: TrainConfig, count: int, split: Split = "train") -> tuple[np.ndarray, np.ndarray, str]:
-    """Returns a run's first examples of a split, without augmentation: standardised images, labels, a line naming them.
+    """Returns a run's first examples of a split, unaugmented: standardised images, labels, their description.
 
-    Of images that vary in size it takes the central windows.
+    Images of varying size are cropped to the central windows.
 
     Returns:
       images float32 [m, h, w, c], labels int32 [m], m at most count, and their `examples_summary`.
@@ -134,15 +134,15 @@ def first_examples(run_config: TrainConfig, count: int, split: Split = "train") 
     return images, labels, examples_summary(raw, labels, are_resized=run_config.data.image_size > 0)
 
 
-def load_model(config: TrainConfig, chosen: SavedRun, kept: str = "") -> "tuple[keras.Model, str]":
+def load_model(config: TrainConfig, chosen: SavedRunFlags, kept: str = "") -> "tuple[keras.Model, str]":
     """Returns the network, and the path of the checkpoint that its weights are from and that is not kept yet, or "".
 
     Networks that ship have the initial weights of seed 0, as they were trained.
 
     Args:
       config: TrainConfig. As `read_config` returns it.
-      chosen: SavedRun.
-      kept: str. The path of a copy of the step's checkpoint, where there is one.
+      chosen: SavedRunFlags.
+      kept: str. The path of a copy of the step's checkpoint, if there is one.
 
     Raises:
       UserError: the network is damaged, the step has no checkpoint, or the network that the run began with is gone or
@@ -162,8 +162,8 @@ def load_model(config: TrainConfig, chosen: SavedRun, kept: str = "") -> "tuple[
     network = networks.build(dataclasses.replace(config.model, mixed_precision=False), config.seed)
     if not at_step:
         if config.init_from:
-            known = read_record(chosen.saved_run).init_digest
-            line, _ = load_matching_weights(network, config.init_from, known, config.fresh)
+            digest = read_record(chosen.saved_run).init_digest
+            line, _ = load_matching_weights(network, config.init_from, digest, config.fresh)
             note(line)
         return network, ""
     is_kept = os.path.exists(kept)
@@ -175,11 +175,11 @@ def load_model(config: TrainConfig, chosen: SavedRun, kept: str = "") -> "tuple[
 def _exported(config: TrainConfig, path: str) -> "keras.Model":
     """Returns the network in a run's model.keras as trained, on standardised images."""
     from identity_matters import networks
-    from identity_matters.model import takes_raw_images
+    from identity_matters.model import has_standardization
     from identity_matters.untrusted import load_network
 
     exported = load_network(path)
-    if not takes_raw_images(exported):
+    if not has_standardization(exported):
         return exported
     network = networks.build(config.model, config.seed)
     try:
@@ -198,7 +198,7 @@ def weights_digest(model: "keras.Model") -> str:
 
 
 def require_same_weights(run: "RunDirectory", digest: str, saved_run: str) -> None:
-    """Raises UserError where a continued run began with weights of another digest."""
+    """Raises UserError if a resumed run began with weights of another digest."""
     if run.record.weights_digest not in ("", digest):
         name = saved_run or "the network"
         raise UserError(f"{run.path} was computed for other weights than {name} has now; choose another run_dir")

@@ -72,9 +72,9 @@ def along_loss(
 ) -> Band:
     """Returns y (or log₁₀ y) against log₁₀ of the loss, interpolated linearly in each run, as the paper does.
 
-    A run counts only between its lowest and highest loss, not next to a value that is not finite, and not where its
-    next loss is lower by more than a factor of largest_gap; a point needs half of all runs, those included that have
-    fewer than two losses.
+    A run counts only between its lowest and highest loss, not next to a value that is not finite, and not before a fall
+    in loss by more than a factor of largest_gap; a point needs half of all runs, those included that have fewer than
+    two losses.
     """
     seeds = sorted({row["seed"] for row in rows})
     runs = [run_along_loss(select(rows, seed=seed), loss, y, log) for seed in seeds]
@@ -111,7 +111,7 @@ def run_along_loss(rows: list[dict], loss: str, y: str, log: bool) -> tuple[np.n
 
 
 def is_number(value: object) -> bool:
-    """Returns whether a field holds a finite number: it is not empty, nor what comes after a divergence."""
+    """Returns whether a field holds a finite number: it is neither empty nor a value after divergence."""
     return value != "" and bool(np.isfinite(value))
 
 
@@ -120,13 +120,13 @@ class BestRate(NamedTuple):
 
     Attributes:
       depth: int.
-      rate: float. NaN where at every rate a seed diverged.
-      mean: Of the final losses; infinite where at every rate a seed diverged.
-      log_std: Of their log₁₀.
-      losses: By seed.
+      rate: float. NaN if a seed diverged at every rate.
+      mean: The mean of the final losses; infinite if a seed diverged at every rate.
+      log_std: The standard deviation of their log₁₀.
+      losses: The final losses, by seed.
       is_bound: Whether a seed was given up at this rate. A higher rate's loss, assumed to be no higher than its own
         (figure_10.descend_pruned), replaces it, so the mean is a lower bound.
-      learned: Whether the final loss depends on the rate at all; where it does not, the rate means nothing (Li et al.,
+      learned: Whether the final loss depends on the rate at all; if not, the rate means nothing (Li et al.,
         captions of Figures 9 and 10).
     """
 
@@ -180,7 +180,7 @@ def insensitive_rates(rows: list[dict]) -> dict[int, float]:
     """Returns, by depth, the highest learning rate up to which no seed's final loss depends on rounding.
 
     A seed's is the highest at which its final loss and that of a start perturbed by a share of 1e-12 differ by less
-    than INSENSITIVE; lower rates were not run again. A depth at which a seed has none is left out.
+    than INSENSITIVE; lower rates were not run again. A depth at which a seed has none is omitted.
     """
     insensitive = {}
     for depth in depths_in(rows):

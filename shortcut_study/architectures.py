@@ -1,4 +1,4 @@
-"""The architectures that Li et al. compare, and where their ReLUs stand (appendix B)."""
+"""The architectures that Li et al. compare, and the positions of their ReLUs (appendix B)."""
 
 from typing import NamedTuple
 
@@ -13,16 +13,16 @@ class Architecture(NamedTuple):
     shortcut_depth: int
     initialisation: str
 
-    def takes(self, depth: int, activations: str) -> bool:
+    def has_depth(self, depth: int, activations: str) -> bool:
         """Returns whether there is such a network of `depth` weight matrices."""
         return depth % self.unit_depth(activations) == 0
 
     def unit_depth(self, activations: str) -> int:
-        """Returns the matrices of a unit; a plain network has its ReLUs where a 2-shortcut network has them."""
+        """Returns the matrices of a unit; a plain network has the ReLUs of a 2-shortcut network."""
         return self.shortcut_depth or (1 if activations == LINEAR else 2)
 
     def network(self, width: int, depth: int, activations: str) -> ShortcutNetwork:
-        """Returns the network of `depth` weight matrices; raises ValueError where its units do not divide them."""
+        """Returns the network of `depth` weight matrices; raises ValueError if its units do not divide them."""
         mid = "linear" if activations == LINEAR else "relu"
         return ShortcutNetwork.with_depth(width, depth, self.unit_depth(activations), mid, self.shortcut_depth > 0)
 

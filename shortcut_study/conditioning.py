@@ -19,11 +19,11 @@ STANDARD_ERRORS = 2  # of the sampling, by which ranges are widened
 class Spectrum(NamedTuple):
     """The summary of a Hessian's eigenvalues that the figures show, or its estimate by `summary`."""
 
-    max_abs: float  # largest |λ|, or |θ|, which is never above it, but for rounding
+    max_abs: float  # largest |λ|, or |θ|, which is never above it, except by rounding
     p10_abs: float  # 10th percentile of |λ|, which the paper takes in place of the least, as more stable
-    condition_number: float  # max_abs / p10_abs; inf where p10_abs is 0 within rounding
+    condition_number: float  # max_abs / p10_abs; inf if p10_abs is 0 within rounding
     index: float  # share of negative eigenvalues; one that is 0 within rounding is not negative
-    index_range: tuple[float, float]  # the share without and with what is 0 within rounding; of an estimate, its range
+    index_range: tuple[float, float]  # the share without and with zeros within rounding; of an estimate, its range
     p10_range: tuple[float, float] | None = None  # of an estimate
 
     def columns(self) -> dict[str, float]:
@@ -44,12 +44,12 @@ def summarize(eigenvalues: np.ndarray, rounding: float) -> Spectrum:
 def summary(quadrature: Quadrature, dim: int | None = None) -> Spectrum:
     """Returns condition number and index (Li et al., footnote 1 and §5.2), estimated, with their possible range.
 
-    A quadrature knows the share of a measure in an interval but for the weights of the nodes at its ends (inequalities
-    of Chebyshev, Markov and Stieltjes). A wide range says that the order does not resolve the question: Lanczos finds
-    the ends of a spectrum first, and what is crowded around 0 last. Besides, a share p of the n eigenvalues has a share
-    p ± √(2p(1 − p)/((n + 2) num_vectors)) of the measure, as the (uᵢᵀv)² of a random v are distributed after Dirichlet.
-    With n = dim the ranges are widened by two such errors, and fail to hold the share of the eigenvalues in 1 of 20
-    cases.
+    A quadrature gives the share of a measure in an interval up to the weights of the nodes at its ends (inequalities of
+    Chebyshev, Markov and Stieltjes). A wide range means that the order does not resolve the question: Lanczos finds the
+    ends of a spectrum first, and the eigenvalues crowded around 0 last. Besides, a share p of the n eigenvalues has a
+    share p ± √(2p(1 − p)/((n + 2) num_vectors)) of the measure, as the (uᵢᵀv)² of a random v are distributed after
+    Dirichlet. With n = dim the ranges are widened by two such errors, and fail to hold the share of the eigenvalues in
+    1 of 20 cases.
     """
     whole = quadrature.whole()
     nodes, weights, bounds, zero, *_ = whole
@@ -94,7 +94,7 @@ def _widened(quadrature: Quadrature, dim: int | None, low: np.ndarray, high: np.
 
 
 def _sampling(share: float, dim: int | None, quadrature: Quadrature) -> float:
-    """Two standard errors of a share of the measure; 0 without a dimension, or where all eigenvalues are known."""
+    """Two standard errors of a share of the measure; 0 without a dimension, or if all eigenvalues are known."""
     if not dim or not quadrature.nodes.size:
         return 0.0
     return STANDARD_ERRORS * (2 * max(share * (1 - share), 0) / ((dim + 2) * len(quadrature.nodes))) ** 0.5

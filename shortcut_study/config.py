@@ -12,13 +12,13 @@ from shortcut_study.figures import ELSEWHERE, MODULES
 
 @dataclasses.dataclass(frozen=True)
 class StudyConfig:
-    """Which figures to compute, on what data, at what size; the defaults are the paper's where it states them.
+    """Which figures to compute, on what data, at what size; the defaults are the paper's if it states them.
 
     Attributes:
       figure: Which figure to compute: its number in the paper; convolutional, which is not in the paper; or all. 8 also
-        computes 6, whose data it shares. 1 and 2 are refused with the command that shows them.
+        computes 6, whose data it shares. 1 and 2 raise an error with the command that shows them.
       dataset: mnist_sample (4,000 embedded digits), or any TFDS image-classification set.
-      data_dir: Where TFDS keeps prepared data sets (empty: TFDS's default).
+      data_dir: The folder of prepared TFDS data sets (empty: TFDS's default).
       download: Let TFDS download and prepare a data set that is not under data_dir.
       examples: Use the first N training images (0: all).
       input_scale: Standard deviation of each whitened input (not in the paper).
@@ -43,13 +43,13 @@ class StudyConfig:
         which diverge at 0.03 (0: learning_rate).
       descent_epochs: Number of training epochs in Figures 3, 4, 6, 7 and 8.
       hessian: How to compute the Hessians of Figures 5 to 8 and 11. auto: in closed form; with ReLUs in NumPy. tape: by
-        GradientTape on the Keras network, also at zero weights, where auto takes Theorem 1's values. It is slow: over
-        4,000 examples, on 2 cores, a Hessian of depth 16 takes 5 s (auto: 0.01 s) and one of depth 48 takes 68 s (0.5
-        s). The smoke preset takes 4 minutes (a second).
+        GradientTape on the Keras network, also at zero weights, for which auto uses Theorem 1's values. It is slow:
+        over 4,000 examples, on 2 cores, a Hessian of depth 16 takes 5 s (auto: 0.01 s) and one of depth 48 takes 68 s
+        (0.5 s). The smoke preset takes 4 minutes (a second).
       num_levels: Number of losses at which the Hessian is computed in Figures 6, 7 and 8.
       seed: The first seed.
       hparams: Write a TensorBoard run for every network and learning rate of Figures 9 and 10, for the HParams page.
-        There are hundreds of them, and TensorBoard selects no run where there are more than 40.
+        There are hundreds of them, and TensorBoard selects no run if there are more than 40.
 
     Raises:
       UserError: a field out of range.
@@ -106,7 +106,7 @@ def learning_rates(per_decade: int) -> np.ndarray:
 
 PRESETS = {
     "paper": StudyConfig(xavier_learning_rate=0.01, relu_examples=6_000),  # linear networks take moments, so all
-    # Figure 5 alone shows the paper's effect at this size.
+    # Only Figure 5 shows the paper's effect at this size.
     "smoke": StudyConfig(
         figure="5",
         relu_examples=500,

@@ -9,17 +9,18 @@ Not in the paper: Li et al. §6 leave convolutions and batch normalisation to fu
     |λ|_max, |λ|_(0.1), index             max_abs, p10_abs, index, as of conditioning.Spectrum
 
 Only the kernels inside the shortcuts are included. The stem, γ and β of batch normalisation and the last layer belong
-to no W^{r,l}; there are as many kernels with batch normalisation as without; and in them alone batch normalisation
-makes the condition number independent of the scale of the kernels, but for its ε: L(αw) = L(w), so H(αw) = H(w)/α².
+to no W^{r,l}; there are as many kernels with batch normalisation as without. Restricted to them, the condition number
+does not depend on the scale of the kernels under batch normalisation, except through its ε: L(αw) = L(w), so H(αw) =
+H(w)/α².
 
 Batch normalisation uses the moments of the whole sample, as its first training step on it would. The moving
 statistics of a network that has seen no batch are 0 and 1.
 
-The 10th percentile lies where the eigenvalues are crowded, 10² to 10⁵ times below the largest, and Lanczos finds it
-last. After half of all steps its range still reached from about 0 to 1.4–6 times the value, for 216 to 864
-weights without batch normalisation, and the estimate itself was up to 5 times too small. So all the steps are taken,
-which finds every eigenvalue: the condition numbers were those of the dense matrix to 14 digits. float32
-would do to 6 digits, but took no less time at this size, and cannot distinguish a small eigenvalue from 0.
+The eigenvalues are crowded around the 10th percentile, 10² to 10⁵ times below the largest, and Lanczos finds it last.
+After half of all steps its range still reached from about 0 to 1.4–6 times the value, for 216 to 864 weights without
+batch normalisation, and the estimate itself was up to 5 times too small. So all the steps are taken, which finds every
+eigenvalue: the condition numbers were those of the dense matrix to 14 digits. float32 would do to 6 digits, but took no
+less time at this size, and cannot distinguish a small eigenvalue from 0.
 """
 
 import re
@@ -51,8 +52,8 @@ def initial_spectra(models: Iterable[keras.Model], images: np.ndarray, labels: n
     Yields:
       max_abs: Largest |λ|.
       p10_abs: 10th percentile of |λ|.
-      condition_number: max_abs / p10_abs; inf where more than a tenth of the eigenvalues vanish, as they do where
-        the last of three convolutions is 0.
+      condition_number: max_abs / p10_abs; inf if more than a tenth of the eigenvalues vanish, as they do if the last of
+        three convolutions is 0.
       index: Share of negative eigenvalues; what vanishes within rounding is not negative.
       num_weights: In the residual kernels.
 

@@ -16,7 +16,7 @@ class StudyData(NamedTuple):
 
     Attributes:
       x, y: [m, d], inputs and targets of n-shortcut networks.
-      images: [m, height, width, channels], as they were loaded, for the convolutional figure alone.
+      images: [m, height, width, channels], as they were loaded, only for the convolutional figure.
       labels: int [m].
     """
 
@@ -84,7 +84,7 @@ def whitened_components(
       images: [m, …], any numbers.
       labels: [m] int in 0 … num_classes − 1.
       num_classes: int. Also the number of components: inputs and targets have the width of the network.
-      scale: float. Standard deviation of each input (root mean square where they are not centred).
+      scale: float. Standard deviation of each input (root mean square if they are not centred).
       centred: bool. Subtract the mean image; else second moments about 0 are whitened.
       mean_over_outputs: bool. Scale inputs and targets such that the loss is averaged over the outputs.
 

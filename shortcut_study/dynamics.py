@@ -23,7 +23,7 @@ from shortcut_study.piecewise import is_piecewise_linear
 from theory.arrays import finite
 from theory.shortcut.networks import least_squares_map, minimum_loss, moments
 
-DIVERGED = 1e6  # times the first loss, or the loss of ŷ = 0 where that is larger
+DIVERGED = 1e6  # times the first loss, or the loss of ŷ = 0 if that is larger
 
 
 class Descent(NamedTuple):
@@ -36,8 +36,8 @@ class Descent(NamedTuple):
       diverged_at: [B] int. The epoch before which the weights overflowed or the loss passed DIVERGED times the first;
         −1: none.
       weights: [B, num_units, shortcut_depth, d, d]. After the last epoch; of a diverged run, the last finite ones.
-      snapshots: [K, B, num_units, shortcut_depth, d, d]. At the first epoch with a loss of at most that asked for;
-        NaN where it was not reached.
+      snapshots: [K, B, num_units, shortcut_depth, d, d]. Weights at the first epoch with at most the requested loss;
+        NaN if it was not reached.
     """
 
     losses: np.ndarray
@@ -60,11 +60,11 @@ def descend(
 ) -> Descent:
     """Returns the result of gradient descent, W ← W − α ∂L/∂W, on L = 1/(2m) Σ‖y − ŷ‖² (Li et al., (7)).
 
-    A run that diverges is marked and left out; the others continue, with the same numbers as alone to
-    1e-12, and to the bit where there are ReLUs.
+    A run that diverges is marked and dropped; the others continue, with the numbers of a separate run to 1e-12, and to
+    the bit with ReLUs.
 
     Args:
-      weights: [B, num_units, shortcut_depth, d, d]. Where the runs start.
+      weights: [B, num_units, shortcut_depth, d, d]. The initial weights of the runs.
       x, y: [m, d].
       learning_rates: [B].
       num_epochs: int ≥ 0.
@@ -94,7 +94,7 @@ def descend(
 def loss_and_gradient(network: ShortcutNetwork, x: np.ndarray, y: np.ndarray) -> Callable:
     """Returns a function: weights [B, num_units, shortcut_depth, d, d] -> losses [B], gradients as weights.
 
-    For linear networks the loss is the excess, L − L_min. TensorFlow or Numba is imported here, where it is needed.
+    For linear networks the loss is the excess, L − L_min. TensorFlow or Numba is imported only on this call.
 
     Raises:
       ValueError: shapes that do not belong together, non-finite numbers.
@@ -141,7 +141,7 @@ def _loop(
         loss, gradient = objective(current)
         if epoch == 0:
             highest = np.maximum(DIVERGED * loss, limit)
-        is_lost = ~(loss <= highest[runs]) | np.isinf(loss)  # also where it is no number
+        is_lost = ~(loss <= highest[runs]) | np.isinf(loss)  # also if it is NaN
         if is_lost.any():
             diverged_at[runs[is_lost]] = epoch
             weights[runs[is_lost]] = current[is_lost]

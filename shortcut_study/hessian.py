@@ -6,9 +6,9 @@
     index                                   Spectrum.index, the share of negative eigenvalues; index_range
 
 For a linear network ŷ = Wx the loss depends on the data only through Sxx = (1/m) Σ x xᵀ and Syx. Write
-W = F_p W_p B_p + (terms without W_p) for a weight matrix W_p: F_p is what comes after it, B_p
-before. For p before q, K_qp is what lies between, in a later unit or in the same one, and
-G = W Sxx − Syx. Then, for all p, q, and with the second term for p ≠ q only,
+W = F_p W_p B_p + (terms without W_p) for a weight matrix W_p: F_p is the product of the factors after it, B_p of those
+before. For p before q, K_qp is what lies between, in a later unit or in the same one, and G = W Sxx − Syx. Then, for
+all p, q, and with the second term for p ≠ q only,
 
     ∂²L/∂W_p[i₁,j₁]∂W_q[i₂,j₂] = (F_pᵀ F_q)[i₁,i₂] (B_p Sxx B_qᵀ)[j₁,j₂] + K_qp[j₂,i₁] (B_p Gᵀ F_q)[j₁,i₂].
 
@@ -35,9 +35,9 @@ def hessian(
 ) -> np.ndarray:
     """Returns the Hessian of L = 1/(2m) Σ‖y − ŷ‖² in the weights (Li et al., Definition 5).
 
-    At zero weights that of 2-shortcut networks whose mid and post activations are smooth at 0, and 0 there, is
-    I_R ⊗ [0 Aᵀ; A 0] (Theorem 1): half of its eigenvalues are negative where A is invertible. The slope of a ReLU at
-    its kink is taken as 0: where one is there on data, as ReLUs at mid and post are at zero weights, the loss has in
+    For 2-shortcut networks whose mid and post activations are smooth and 0 at 0, the Hessian at zero weights is I_R ⊗
+    [0 Aᵀ; A 0] (Theorem 1): half of its eigenvalues are negative if A is invertible. The slope of a ReLU at its kink is
+    taken as 0. If the data put a ReLU at its kink, as zero weights do for ReLUs at mid and post, the loss has in
     general no Hessian, and the result is not one.
 
     >>> x, y = np.random.default_rng(0).standard_normal((2, 50, 3))
@@ -57,7 +57,7 @@ def hessian(
 
     Raises:
       ValueError: an unknown method, or one that does not apply; shapes that do not belong together, non-finite numbers;
-        an activation of one's own that does not take tensors, or of which TensorFlow knows no second derivative.
+        a user's activation that does not take tensors, or without a second derivative in TensorFlow.
     """
     weights = finite("weights", weights)
     (x, y) = network.examples(x, y)
@@ -83,7 +83,7 @@ def hessian(
 def hessian_from_moments(
     weights: np.ndarray, input_moment: np.ndarray, cross_moment: np.ndarray, shortcut: bool = True
 ) -> np.ndarray:
-    """Returns the Hessian of a linear network from Sxx = (1/m) Σ x xᵀ and Syx = (1/m) Σ y xᵀ alone.
+    """Returns the Hessian of a linear network from Sxx = (1/m) Σ x xᵀ and Syx = (1/m) Σ y xᵀ.
 
     Costs P² multiplications and additions and as many writes, P = N d², N weight matrices.
 
@@ -132,7 +132,7 @@ class _Paths(NamedTuple):
 
 def _paths(weights: np.ndarray, shortcut: bool) -> _Paths:
     num_units, shortcut_depth, d, _ = weights.shape
-    # Products of a unit's layers from one up to, but without, another: [R, to, from, d, d]; 0 where to < from.
+    # Products of a unit's layers from one up to, but without, another: [R, to, from, d, d]; 0 for to < from.
     inside = np.zeros((num_units, shortcut_depth + 1, shortcut_depth + 1, d, d))
     for start in range(shortcut_depth + 1):
         inside[:, start, start] = np.eye(d)
@@ -180,7 +180,7 @@ def spectrum(hessian: np.ndarray) -> Spectrum:
     scale = max(matrix.max(), -matrix.min())
     asymmetry = max(np.abs(row - column).max() for row, column in zip(matrix, matrix.T))
     if asymmetry > SYMMETRY_TOLERANCE * scale:
-        raise ValueError(f"hessian is not symmetric: |H − Hᵀ| reaches {asymmetry:.3g}, where H reaches {scale:.3g}")
+        raise ValueError(f"hessian is not symmetric: |H − Hᵀ| reaches {asymmetry:.3g}, H itself {scale:.3g}")
     eigenvalues = np.linalg.eigvalsh(matrix)
     epsilon = max(np.finfo(kind).eps for kind in (np.float64, given if given.kind == "f" else np.float64))
     return summarize(eigenvalues, len(eigenvalues) * epsilon * np.abs(eigenvalues).max())

@@ -6,7 +6,7 @@
     V_r                                     value [d², d²]; V_{R+1} = Sxx ⊗ I
 
 Not in the paper. The second variation of the loss is a problem of optimal control in the depth: with B_r the map up to
-unit r, Λ_r = (what comes after unit r)ᵀ (W Sxx − Syx) and the variations vectorised by columns,
+unit r, Λ_r = (the map after unit r)ᵀ (W Sxx − Syx) and the variations vectorised by columns,
 
     ½ δᵀHδ = ½ xᵀ (Sxx ⊗ I) x + Σ_r (u_rᵀ S_r x_r + ½ u_rᵀ Q_r u_r),    x_{r+1} = F_r x_r + G_r u_r,    x_1 = 0,
 
@@ -21,8 +21,8 @@ The pivots are chosen within a unit only, so one may be nearly singular and V gr
 0, it does so for every small t. On random networks of 1 to 30 matrices and 89,385 shifts of 10⁻⁹ to 1 of the largest
 eigenvalue, counts with max|V| < 10⁵ · max|Sxx| were those of LAPACK in 70,632 of 70,632 cases; from 10⁵ to 10⁶ 3 of
 6,809 were wrong, from 10⁶ to 10⁷ 40 of 5,297 (OpenBLAS's kernels for Haswell, on Zen 5). Beyond MAX_GROWTH, a tenth of
-where that begins, two units become one, then four, … until V stays small; in the end all are one, which is LAPACK's
-factorisation of the matrix itself.
+the growth at which that begins, two units become one, then four, … until V stays small; in the end all are one, which
+is LAPACK's factorisation of the matrix itself.
 """
 
 import concurrent.futures
@@ -136,7 +136,7 @@ def times_unit(stage: Stage, matrix: np.ndarray) -> np.ndarray:
 
 
 def in_twos(stages: list[Stage]) -> list[Stage]:
-    """Returns stages of two units each, and of one where their number is odd, for the same Hessian."""
+    """Returns stages of two units each, and a last one of one unit if their number is odd, for the same Hessian."""
     pairs = [_merged(*stages[i : i + 2]) for i in range(0, len(stages) - 1, 2)]
     return pairs + stages[2 * len(pairs) :]
 
@@ -162,7 +162,7 @@ def spectrum_by_counting(
 ) -> Spectrum:
     """Returns `hessian.spectrum` of `hessian.hessian_from_moments`, without the matrix.
 
-    Some 80 counts of R·(n·d²)³ operations each. Sizes below SMALLEST·|λ|_max count as 0: where the 10th percentile is,
+    Some 80 counts of R·(n·d²)³ operations each. Sizes below SMALLEST·|λ|_max count as 0: if the 10th percentile is,
     p10_abs is 0 and the condition number inf, and an eigenvalue that small is not counted as negative.
 
     Args:
@@ -212,7 +212,7 @@ def spectrum_by_counting(
 
 
 class Counter:
-    """Counts the eigenvalues of a Hessian below a shift, merging units where a single one is not a safe pivot.
+    """Counts the eigenvalues of a Hessian below a shift, merging units if a single one is not a safe pivot.
 
     It takes what `stages_of_units` returns.
     """
@@ -268,7 +268,7 @@ def eigenvalues_below(stages: list[Stage], end: np.ndarray, shift: float) -> tup
 def _ordered(num_smaller: Callable[[float], int], rank: int, counts: dict[float, int], tolerance: float) -> float:
     """The size that has `rank` smaller ones, by bisection: of logarithms, once the lower end is not 0.
 
-    Known are sizes and how many are smaller, some on either side; what is found out is added.
+    `counts` maps sizes to how many are smaller, some on either side; new counts are added to it.
     """
     low = max(size for size, count in counts.items() if count <= rank)
     high = min(size for size, count in counts.items() if count > rank)

@@ -27,7 +27,7 @@ def study_job(key: dict, compute: Callable[[Progress], list[dict]]) -> Job:
 
 
 def job_label(key: dict) -> str:
-    """Returns what the job of a key computes, in words: the column `job` of its rows.
+    """Returns a description of a key's job: the column `job` of its rows.
 
     >>> job_label({"experiment": "norms", "shortcut_depth": 2, "initialisation": "zero", "depth": 8, "seed": 3})
     'norms: 2-shortcut, zero, depth 8, seed 3'

@@ -18,7 +18,7 @@ def ldl(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
     """Factors a symmetric matrix [n, n], which is not changed.
 
     Returns:
-      factor [n, n] and interchanges [n] as dsytrf gives them with "L": D is on the diagonal of the factor, and two
+      factor [n, n] and interchanges [n] as dsytrf returns them with "L": D is on the diagonal of the factor, and two
       equal negative interchanges mark a block of two rows. The status is 0, or i where D's entry i, counted from 1, is
       0.
     """
@@ -32,7 +32,7 @@ def ldl(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
 
 
 def solve(factor: np.ndarray, interchanges: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Returns X [n, k] of MX = right, which is not changed, from what `ldl` returned for M, where its status was 0."""
+    """Returns X [n, k] of MX = right, which is not changed, from the result of `ldl` for M, whose status must be 0."""
     n, k = right.shape
     solution = np.array(right, np.float64, order="F")
     _dsytrs(*_pointers(_LOWER, n, k, factor, n, interchanges, solution, n, ctypes.c_int()))

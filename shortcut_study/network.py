@@ -8,7 +8,7 @@
     depth                                   num_units · shortcut_depth, the number of weight matrices
 
 A unit is h ← h + σ_post(W^{r,n} σ_mid(··· W^{r,1} σ_pre(h))); without shortcut h ← σ_post(···). The
-loss is L = 1/(2m) Σ‖y − ŷ‖². Everything here is NumPy in float64; `to_keras` builds the same network in Keras.
+loss is L = 1/(2m) Σ‖y − ŷ‖². This module is NumPy in float64; `to_keras` builds the same network in Keras.
 """
 
 import dataclasses
@@ -66,7 +66,7 @@ class ShortcutNetwork:
     def with_depth(
         cls, width: int, depth: int, shortcut_depth: int, mid: str | Callable = "linear", shortcut: bool = True
     ) -> "ShortcutNetwork":
-        """Returns the network of `depth` weight matrices; ValueError where shortcut_depth does not divide them."""
+        """Returns the network of `depth` weight matrices; raises ValueError if shortcut_depth does not divide them."""
         if depth < 1 or shortcut_depth < 1 or depth % shortcut_depth:
             raise ValueError(f"depth must be a multiple of shortcut_depth {shortcut_depth}, got {depth}")
         return cls(width, depth // shortcut_depth, shortcut_depth, mid=mid, shortcut=shortcut)
@@ -120,7 +120,7 @@ class ShortcutNetwork:
         return shortcut_networks.forward(self._checked(weights), x, pre, mid, post, self.shortcut)
 
     def loss(self, weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> complex:
-        """Returns L = 1/(2m) Σ‖y − ŷ‖² (Li et al., (6)): a float, and complex for complex weights alone."""
+        """Returns L = 1/(2m) Σ‖y − ŷ‖² (Li et al., (6)): a float, complex only for complex weights."""
         pre, mid, post = map(_activation, self.activations)
         return shortcut_networks.loss(self._checked(weights), x, y, pre, mid, post, self.shortcut)
 

@@ -1,6 +1,6 @@
 """The exact Hessian of a network with linear and ReLU activations, summed over the data (after Bishop, 1992).
 
-Where no pre-activation is 0 the network is, sample by sample, a product of the weight matrices and of
+If no pre-activation is 0, the network is, sample by sample, a product of the weight matrices and of
 diagonal masks, so ∂²ŷ/∂W_p² = 0 and, for p before q,
 
     ∂²L/∂W_p[i₁,j₁]∂W_q[i₂,j₂] = (1/m) Σ_s [ Σ_k A_p[k,i₁] A_q[k,i₂] u_p[j₁] u_q[j₂] + δ_q[i₂] K_qp[j₂,i₁] u_p[j₁] ]

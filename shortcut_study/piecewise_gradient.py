@@ -9,7 +9,7 @@ Matrices of width 10 are too small for a matrix library: TensorFlow does 9 GFLOP
 the width known to the compiler the loop over a row of the matrix unrolls and that over the samples
 becomes vector instructions; two rows at a time share what they load. The width is known
 because it is the length of a tuple, `axis`, which is part of its type. Each sum runs in one order,
-whatever the number of runs or of cores, so a run among many is the run alone bit by bit.
+whatever the number of runs or of cores, so a run in a batch equals the single run bit by bit.
 """
 
 import concurrent.futures
@@ -34,7 +34,7 @@ if _features.get("avx512f") and numba.config.CPU_FEATURES is None:
 COLUMNS = 128  # samples at a time
 _TASKS = 8  # pieces of the data, summed apart, that cores share out among themselves
 _FAST = {"contract", "reassoc", "nsz"}  # NaN and infinity keep their meaning
-# Inlined, or what is compiled and what is read from disk would round differently.
+# Inlined, or code compiled now and code read from disk would round differently.
 _inlined = numba.njit(fastmath=_FAST, inline="always")
 
 
@@ -67,7 +67,7 @@ def piecewise_objective(network: ShortcutNetwork, x: np.ndarray, y: np.ndarray) 
 
 @functools.cache
 def _cores() -> concurrent.futures.ThreadPoolExecutor:
-    """A thread a core: Numba's own, with a cache, rounds differently where it compiles and where it reads the cache."""
+    """One thread per core; Numba's own threads, with a cache, round differently when they read the cache."""
     return concurrent.futures.ThreadPoolExecutor(available_cores())
 
 
@@ -188,8 +188,8 @@ def _backward(
 def _add_products(axis: tuple, g: np.ndarray, inputs: np.ndarray, gradient: np.ndarray, r: int, layer: int) -> None:
     """Adds Σ_s g[i, s] · inputs[r, layer, j, s] to gradient[r, layer, i, j], 2 rows and 5 columns at a time.
 
-    Ten sums that do not wait for each other keep the multipliers busy, and fit the registers. Where the width is no
-    multiple of the tile, the last row or column stands in for those that lack, and its sums are not added again.
+    Ten sums that do not wait for each other keep the multipliers busy, and fit the registers. If the width is no
+    multiple of the tile, the last row or column fills the missing places, and its sums are not added again.
     """
     last = len(axis) - 1
     for i in range(0, len(axis), 2):

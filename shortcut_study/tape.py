@@ -123,7 +123,7 @@ def tensor_forward(network: ShortcutNetwork, weights: tf.Tensor, x: tf.Tensor) -
 
 @functools.lru_cache(maxsize=32)
 def linear_objective(network: ShortcutNetwork) -> Callable:
-    """Returns a function that gives L − L_min and its gradient from second moments alone: O(depth·d³) a run.
+    """Returns a function that gives L − L_min and its gradient from second moments: O(depth·d³) a run.
 
     Returns:
       objective(weights [B, *network.shape], Sxx [d, d], W* [d, d]) -> losses [B], gradients as weights; W* is the best

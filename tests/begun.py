@@ -11,7 +11,7 @@ from identity_matters.runs.tables import write_metrics
 
 
 def begin(path, config, kind="train", status="running", rows=(), **details) -> None:
-    """Makes the directory of a run of this config, with its config.json and, where there are rows, its table."""
+    """Makes the directory of a run of this config, with its config.json and, if there are rows, its table."""
     with RunDirectory(str(path), config, kind) as run:
         run.set_status(status, **details)
         if rows:
@@ -19,7 +19,7 @@ def begin(path, config, kind="train", status="running", rows=(), **details) -> N
 
 
 def read_config_json(run_dir) -> dict | None:
-    """What config.json holds; None where there is none."""
+    """The content of config.json; None if there is none."""
     path = os.path.join(run_dir, "config.json")
     if not os.path.exists(path):
         return None

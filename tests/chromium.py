@@ -1,4 +1,4 @@
-"""A page in a real headless Chromium: what it becomes, what its console says, what it asks the network for."""
+"""A page in a real headless Chromium: its final DOM, its console messages and its network requests."""
 
 import json
 import pathlib

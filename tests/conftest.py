@@ -18,13 +18,13 @@ from identity_matters.config import DataConfig, ModelConfig, TrainConfig
 
 @pytest.fixture(scope="session", autouse=True)
 def state_folder(tmp_path_factory):
-    """Where the key that signs SavedModels is made: not the developer's own folder."""
+    """The folder of the key that signs SavedModels: not the developer's own."""
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
 
 
 @pytest.fixture
 def screen_style():
-    """What a test draws is in the style in which figures are saved."""
+    """Tests draw in the style in which figures are saved."""
     from identity_matters.runs.figure_style import styled
 
     with styled():

@@ -1,4 +1,4 @@
-"""Targets R of every kind, and what a factorisation is compared with: products multiplied out, norms by SciPy."""
+"""Targets R of every kind, and references for factorisations: products multiplied out, norms by SciPy."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""TFDS sets of a few images, of one size and of several, that are made here."""
+"""TFDS sets of a few images, of one size and of several, made by this module."""
 
 import numpy as np
 import tensorflow_datasets as tfds

@@ -16,7 +16,7 @@ from keras.src.backend import get_keras_mask, set_keras_mask
 from keras.src.backend.common import dtypes
 
 from shortcut_study import curvature
-from shortcut_study.curvature.objective import computing_in
+from shortcut_study.curvature.objective import dtype_override
 
 RNG = np.random.default_rng(0)
 X, CLASSES, TARGETS = RNG.standard_normal((6, 4)), RNG.integers(0, 3, 6), RNG.standard_normal((6, 3))
@@ -369,7 +369,7 @@ CASES = {
 
 @contextlib.contextmanager
 def float64():
-    """Opens a context in which Keras makes models and losses in float64."""
+    """Context manager: Keras makes models and losses in float64."""
     before = keras.config.floatx(), keras.config.dtype_policy()
     keras.config.set_floatx("float64")
     keras.config.set_dtype_policy("float64")
@@ -398,7 +398,7 @@ def value(model, x, y, options, step=None):
     """The loss as Keras computes it, with the flat step added to the weights for a while, or at given outputs."""
     before = [keras.ops.convert_to_numpy(v) for v in model.trainable_variables]
     shifted = before if step is None else np.split(step, np.cumsum([b.size for b in before])[:-1])
-    with computing_in(model, "float64"), keras.StatelessScope():
+    with dtype_override(model, "float64"), keras.StatelessScope():
         for variable, old, part in zip(model.trainable_variables, before, shifted):
             if step is not None:
                 variable.assign(old + part.reshape(old.shape))
@@ -453,7 +453,7 @@ def linearised(model, x, y, options, u, v):
 
 
 def check(name):
-    """Raises AssertionError where the operator is not the Hessian of Keras's loss, or keeps a trace in the model."""
+    """Raises AssertionError if the operator is not the Hessian of Keras's loss, or leaves a trace in the model."""
     found = error(name)
     assert found < (COARSE if name in ROUNDED else TOLERANCE), f"{name}: {found:.1e}"
 

@@ -1,4 +1,4 @@
-"""How tests call a launcher: in this process, where it is quick and its modules can be changed; and its presets."""
+"""Calls of a launcher in this process, which is quick and lets tests change its modules; and its presets."""
 
 import contextlib
 import importlib
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from identity_matters.errors import explaining, refused_value
+from identity_matters.errors import as_user_error, translate_errors
 from launch import config_flags, launcher
 
 LAUNCHERS = (
@@ -39,6 +39,6 @@ def presets_of(name):
 def config_of(name, *flags):
     """The config that a launcher makes of these flags; without any its default."""
     values = config_flags.define(presets_of(name), has_run_dir=True)
-    with explaining(refused_value):
+    with translate_errors(as_user_error):
         assert config_flags.parse(values, ["", *flags]) == []
         return config_flags.config_from(values, presets_of(name))[0]

@@ -98,6 +98,6 @@ FLOAT32 = 1e-5
 
 
 def single_block(width_in, width, stride, c=SMALL) -> keras.Model:
-    """A residual block as a model of its own, on 8×6 pixels."""
+    """A residual block as a model, on 8×6 pixels."""
     x = keras.Input((8, 6, width_in))
     return keras.Model(x, block_of(c)(x, c, width, stride, "block"))

@@ -20,7 +20,7 @@ FLAGS = [
 
 
 def start(run_dir: pathlib.Path, launcher: str, *flags, **arguments) -> subprocess.Popen:
-    """A process of its own, whose output goes to RUN_DIR.log."""
+    """Starts a separate process, whose output goes to RUN_DIR.log."""
     command = [sys.executable, "-m", f"launch.{launcher}", f"--run_dir={run_dir}", *flags]
     with open(f"{run_dir}.log", "a") as log:
         return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, **arguments)

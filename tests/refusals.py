@@ -1,10 +1,10 @@
-"""How tests read what a function refuses."""
+"""The error message of a function's rejected arguments."""
 
 import pytest
 
 
 def refused(function, *arguments, **options) -> str:
-    """Calls the function; returns the message of its ValueError, which is one line."""
+    """Calls the function; returns the one-line message of its ValueError."""
     with pytest.raises(ValueError) as error:
         function(*arguments, **options)
     assert "\n" not in str(error.value)

@@ -22,7 +22,7 @@ def row(experiment, kind, depth, seed="", activations="linear", **values):
 
 
 def judged(figure, rows):
-    """What a figure finds on the rows, by claim."""
+    """The findings of a figure on the rows, by claim."""
     return {finding.claim: finding for finding in FIGURES[figure].findings(rows)}
 
 
@@ -116,7 +116,7 @@ def excess_scaled(factor):
 
 
 def at(place, wanted, otherwise):
-    """A change of the rows with that epoch (or depth) alone."""
+    """A change of only the rows with that epoch (or depth)."""
     return lambda r: otherwise(r) if r[place] == wanted else {}
 
 
@@ -135,7 +135,7 @@ def diverging(rows):
 
 
 def all_diverging(rows):
-    """Only where they start has a loss."""
+    """Only their initial weights have a loss."""
     lost = {"loss": np.nan, "excess_loss": np.nan, "norm": np.nan, "status": "diverged"}
     rows = change(rows, "norms", lambda r: lost if r["epoch"] > 0 else {})
     rows = [r for r in rows if r["experiment"] not in ("spectrum_at_losses", "single_run") or r["epoch"] in ("", 0)]

@@ -1,4 +1,4 @@
-"""What stands in several places is the same: the version, and numbers that link to where they come from.
+"""Facts in several places agree: the version, and numbers that link to their source.
 
 tests/test_tables.py compares measured numbers in README and docs with docs/runs, and tests/theory/test_claims.py the
 counts of claims. For every other number the rule is: a link whose text begins with a digit stands, as it is written, in
@@ -35,7 +35,7 @@ def section(page: str, anchor: str | None) -> str:
 
 
 def homeless(text: str, folder: pathlib.Path) -> list[str]:
-    """The linked numbers of a page that do not stand where they lead to."""
+    """The linked numbers of a page that their target does not have."""
     found = []
     for number, target, anchor in LINKED_NUMBER.findall(text):
         if not target.startswith("http"):

@@ -1,4 +1,5 @@
-"""The house rules: dependencies that point one way, no circle of imports, a short walk to where the work is done."""
+"""The house rules: dependencies that point one way, no circle of imports, a short walk to the code that does the
+work."""
 
 import ast
 import functools
@@ -38,7 +39,7 @@ MODULES = {module_name(path): path for package in PACKAGES if package != "tests"
 
 
 def imported(path: pathlib.Path) -> set[str]:
-    """Our modules that a file imports, inside functions and for annotations alone too."""
+    """Our modules that a file imports, inside functions and for annotations too."""
     found = set()
     for node in nodes(path):
         if isinstance(node, ast.Import):

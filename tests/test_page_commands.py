@@ -79,7 +79,7 @@ def test_what_another_test_runs_names_a_test_that_is_there(place):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder in which the commands find what a reader has: docs/, images, data sets, and two runs to compare."""
+    """A folder with a reader's files: docs/, images, data sets, and two runs to compare."""
     folder = tmp_path_factory.mktemp("reader")
     for name in RUNS:
         shutil.copytree(ROOT / "docs" / "runs" / name, folder / "docs" / "runs" / name)
@@ -97,7 +97,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def names(tiny_config):
-    """The names that the snippets of a page know, by page: those of earlier snippets, and what a reader has."""
+    """The names that the snippets of a page may use, by page: those of earlier snippets, and a reader's."""
     from identity_matters.training import train
 
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, "softmax")])

@@ -1,4 +1,4 @@
-"""The README and the docs say what is there: commands, links, Python, names of files."""
+"""The README and the docs are correct: commands, links, Python, names of files."""
 
 import ast
 import importlib
@@ -93,7 +93,7 @@ def test_every_link_leads_to_a_file_and_to_a_heading_of_it(path):
 
 
 def anchors(page: pathlib.Path) -> set[str]:
-    """What a page's headings are called in its links."""
+    """The names of a page's headings in its links."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

@@ -51,7 +51,7 @@ API = {path.stem: path.read_text() for path in sorted((ROOT / "docs" / "referenc
 
 
 def members(page: str) -> dict[str, list[str]]:
-    """The modules of a page of the API, each with the names that it shows; none where it shows all."""
+    """The modules of a page of the API, each with the names that it shows; none if it shows all."""
     parts = re.split(r"^::: (\S+)$", API[page], flags=re.M)[1:]
     return {module: re.findall(r"^ +- (\w+)$", text, re.M) for module, text in zip(parts[::2], parts[1::2])}
 
@@ -207,7 +207,7 @@ def site(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def address(site):
-    """Where the site is served."""
+    """The address of the served site."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Probed, directory=site))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}/"

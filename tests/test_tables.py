@@ -72,7 +72,7 @@ def text_of(page):
 
 
 def percentages(text):
-    """The percentages of two decimals in a text, such as 11.66 ± 0.05, and what has a spread like that."""
+    """The percentages of two decimals in a text, such as 11.66 ± 0.05, with their spread."""
     return set(re.findall(r"\d+\.\d\d ± \d+\.\d\d|\d+\.\d\d(?= %)", " ".join(text.split())))
 
 

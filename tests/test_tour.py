@@ -51,7 +51,7 @@ def test_the_tour_is_committed_with_its_pictures_and_small():
 
 @pytest.mark.slow
 def test_the_answers_of_the_exercises_are_right():
-    """Each printed answer, against what the theory or the package says of it."""
+    """Each printed answer, against the theory or the package."""
     cells = {cell.source: cell for cell in nbformat.read(TOUR, as_version=4).cells}
     texts = {}
     for number in (1, 2, 3):

@@ -1,4 +1,4 @@
-"""python -m tests.walk train spectrum: the function bodies that a reader passes on the way to where the work is done.
+"""python -m tests.walk train spectrum: the function bodies that a reader passes on the way to the work itself.
 
 Counted, while the program runs, are the functions of this repository that are entered before that point:
 

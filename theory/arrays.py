@@ -18,7 +18,7 @@ def real(name: str, value: np.ndarray) -> np.ndarray:
 def finite(name: str, value: np.ndarray) -> np.ndarray:
     """Returns value as float64; ValueError as `real`, or if a number is infinite or NaN.
 
-    Arrays for LAPACK are checked here first: its singular value decomposition may never return for infinite entries.
+    Arrays for LAPACK are checked first: its singular value decomposition may never return for infinite entries.
     """
     array = real(name, value)
     if not np.isfinite(array).all():

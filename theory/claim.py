@@ -12,7 +12,7 @@
     def eq_2_3(rng: np.random.Generator, trials: int) -> Pairs:
         ...
             yield squared_gradient, bound
-        return "where what is printed fails"
+        return "an instance for which the printed form fails"
 
 The verdict is on the statement as the paper prints it; `proof` is on the printed proof or construction.
 """
@@ -47,12 +47,12 @@ class Claim:
 
     Attributes:
       id: What `check` and `launch.check_theory --claim` take: source, kind and number.
-      source: Where it is printed.
-      statement: The claim in one line, in its true form.
+      source: The paper, and the number or section.
+      statement: The claim in one sentence, in its true form.
       function: The function that computes it, as module.function below theory. The check calls it.
       check: check(rng, trials) yields (measured, bound) of each instance, claimed to be measured ≤ bound, or ≥ if that
         is the relation. Unless the claim holds with a complete proof it returns a counterexample to what does not hold.
-        Its docstring begins with what is compared with what.
+        Its docstring begins with the two numbers that it compares.
       mutations: Ways to break the function, each of which the check must notice.
       relation: ≤ or ≥.
       verdict: On the printed statement: one of VERDICTS, or one of them, a colon and the details, such as the
@@ -91,7 +91,7 @@ class Claim:
 
     @property
     def compared(self) -> str:
-        """Returns which number the check compares with which: the first paragraph of its docstring, in one line."""
+        """Returns the two numbers that the check compares: the first paragraph of its docstring, joined."""
         return " ".join((self.check.__doc__ or "").partition("\n\n")[0].split())
 
     @property
@@ -115,8 +115,8 @@ def claim(
     Several may stand above one check, and appear in the table in their order; the lowest names the function.
 
     Args:
-      function: What the claim is about, a function of theory; the check calls it through its module.
-      mutation: What the check must notice: one mutation, or several.
+      function: The function of theory that the claim is about; the check calls it through its module.
+      mutation: One mutation, or several, that the check must detect.
       hypotheses: As in Claim; a single way to violate one need not be in a tuple.
       fields: The other fields of Claim.
     """

@@ -66,12 +66,12 @@ class Check(NamedTuple):
 
     Attributes:
       claim: id of the claim.
-      statement: The claim in one line, in its true form.
+      statement: The claim in one sentence, in its true form.
       measured, relation, bound: e.g. 0.38 ≤ 1.41 for the instance nearest to violating it.
       holds: Whether the statement held in every instance and, if something printed fails, a counterexample was found.
       instances: How many were tried.
-      slack: |bound − measured| as a share of the larger; negative where the statement was violated.
-      counterexample: Where the printed form fails, or another finding; the reason, where the check failed.
+      slack: |bound − measured| as a fraction of the larger; negative if the statement was violated.
+      counterexample: An instance for which the printed form fails, or another finding; the reason, if the check failed.
     """
 
     claim: str
@@ -180,7 +180,7 @@ def markdown(checks: Sequence[Check] | None = None) -> str:
 
 
 def document() -> str:
-    """Returns docs/reference/claims.md: what the columns mean, the count of statements and the table."""
+    """Returns docs/reference/claims.md: the meaning of the columns, the count of statements and the table."""
     restated = sum(bool(claim.restates) for claim in CLAIMS.values() if claim.id.startswith(SOURCES))
     return f"""# Claims
 

@@ -33,7 +33,7 @@ class Evidence(NamedTuple):
 
     @property
     def slack(self) -> float:
-        """Returns |bound − measured| as a share of the larger of the two; negative where the relation is violated."""
+        """Returns |bound − measured| as a fraction of the larger; negative if the relation is violated."""
         difference = self.bound - self.measured if self.relation == "≤" else self.measured - self.bound
         return difference / max(abs(self.bound), abs(self.measured), 1e-300)
 

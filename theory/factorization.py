@@ -196,7 +196,7 @@ def _wave_interpolation(times: np.ndarray, frequency: float) -> tuple[np.ndarray
     """Returns points [m] and the matrix [ℓ, m] that maps a wave's values there to its values at the times [ℓ].
 
     On an interval of length T, m Chebyshev points give exp(iωt) to within 4 (ωT/4)^m / m!, here
-    below rounding. Where m ≥ ℓ the points are the times, and the matrix is None.
+    below rounding. If m ≥ ℓ, the points are the times, and the matrix is None.
     """
     quarter = frequency * (times[-1] - times[0]) / 4
     num_points = 1
@@ -220,7 +220,7 @@ def _principal(logarithm: np.ndarray, num_layers: int) -> np.ndarray:
 
 
 def _logarithm(R: np.ndarray) -> np.ndarray:
-    """Returns the principal logarithm [d, d]; raises NoLogarithm where there is none."""
+    """Returns the principal logarithm [d, d]; raises NoLogarithm if there is none."""
     eigenvalues = np.linalg.eigvals(R)
     # eigvals is off by √ε for a defective pair: eigenvalues nearer to the cut than that count as on it.
     on_cut = (eigenvalues.real <= 0) & (np.abs(eigenvalues.imag) <= 1e-8 * np.abs(eigenvalues))

@@ -257,7 +257,7 @@ def gradient_descent(
             if radius is not None and np.isfinite(A).all():
                 A = project(A, radius)
             excess, slope = _risk_and_gradient(A, R, Sigma)
-            if not math.isfinite(excess):  # as it is not where A is not
+            if not math.isfinite(excess):  # it is not if A is not
                 message = f"gradient descent diverged in step {step}: learning_rate {learning_rate} is too large"
                 raise ValueError(message)
             risks.append(excess)

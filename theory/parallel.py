@@ -23,7 +23,7 @@ def in_parallel(function: Callable, items: Sequence) -> list:
 
 
 def available_cores() -> int:
-    """Returns how many cores this process may use or, where the system does not say, as on macOS, the number of all."""
+    """Returns the number of cores that this process may use, or of all cores if unknown, as on macOS."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

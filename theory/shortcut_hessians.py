@@ -213,7 +213,7 @@ def condition_number_lower_bound(x: np.ndarray, y: np.ndarray, num_units: int) -
 def _one_layer_blocks(
     x: np.ndarray, y: np.ndarray, pre: Activation, first: float, second: float, several: bool
 ) -> tuple:
-    """Returns A and B of (13), [d², d²] each; A only where there are several units."""
+    """Returns A and B of (13), [d², d²] each; A only if there are several units."""
     m, d = x.shape
     s = values_at_data(pre, x)
     eye = np.eye(x.shape[1])

@@ -23,7 +23,8 @@ def paper(claim_id: str) -> str:
 
 
 def with_filter(html: str) -> str:
-    """Returns the page with a form above its table, whose rows say what the form asks for (assets/filter.js).
+    """Returns the page with a form above its table, whose rows carry the attributes that the form filters by
+    (assets/filter.js).
 
     Raises:
       ValueError: the table does not have a row for each claim.

@@ -1,4 +1,4 @@
-"""Docstrings as Markdown: doctests become blocks of code, and < in running text stays what it is."""
+"""Docstrings as Markdown: doctests become blocks of code, and < in running text stays as it is."""
 
 import re
 from typing import Any

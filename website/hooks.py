@@ -1,7 +1,7 @@
 """What MkDocs calls while it builds the site: for pages that are made, links, marks and the order.
 
-Nothing here is committed twice: the API comes from docstrings, commands and presets from the launchers, the tour from
-its notebook, and CHANGELOG.md and CONTRIBUTING.md are read where they are.
+Nothing is committed twice: the API comes from docstrings, commands and presets from the launchers, the tour from
+its notebook, and CHANGELOG.md and CONTRIBUTING.md are read in place.
 """
 
 import os
@@ -60,7 +60,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def navigation(pages: list[str]) -> list:
-    """Returns MkDocs's nav: the home, a section a folder, then what is about the project.
+    """Returns MkDocs's nav: the home, a section a folder, then the pages about the project.
 
     Within a section the pages stand as docs/index.md first links them, and behind them those that it does not name.
     FOR_CONTRIBUTORS are in the last group, wherever their files are.

@@ -10,7 +10,7 @@ def as_markdown(notebook: str, name: str) -> tuple[str, dict[str, bytes]]:
 
     Args:
       notebook: The JSON of an .ipynb file.
-      name: Of the file, without .ipynb; pictures are named after it.
+      name: The file's name without .ipynb; pictures are named after it.
     """
     parts, pictures = [], {}
     for cell in json.loads(notebook)["cells"]:

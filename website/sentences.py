@@ -1,4 +1,4 @@
-"""The page of sentences: what the four texts assert, and the claim or page that answers each.
+"""The page of sentences: the assertions of the four texts, and the claim or page that answers each.
 
     python -m website.sentences > docs/reference/sentences.md
 
@@ -30,7 +30,7 @@ class Sentence(NamedTuple):
 
     Attributes:
       text: One of TEXTS.
-      section: Where it stands.
+      section: The section that has it.
       paraphrase: The sentence, in at most 15 words.
       answers: Ids of claims, pages below docs/ and reasons why there is no check.
     """

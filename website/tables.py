@@ -129,12 +129,12 @@ def spectrum(file: str) -> str:
 
 
 def removable(name: str) -> str:
-    """Returns how many of the smallest branches can be left out."""
+    """Returns how many of the smallest branches can be removed."""
     return readable(near_identity.removable(read_rows(str(RUNS / name / near_identity.REMOVED))))
 
 
 def study(figure: str) -> str:
-    """Returns what the study finds of the paper's statements about a figure."""
+    """Returns the study's findings on the paper's statements about a figure."""
     table = findings_table(FIGURES[figure].findings(read_rows(str(RUNS / "study_mnist" / "results.csv"))))
     return readable(re.sub(r"^\|[^|]*", "", table, flags=re.M))  # the first column is the figure
 

@@ -162,7 +162,7 @@ def commands_in(block: str) -> list[Command]:
 
 
 def is_python(block: str) -> bool:
-    """Returns whether a block is Python that imports or calls something; numbers and words alone parse too."""
+    """Returns whether a block is Python that imports or calls something; plain numbers and words parse too."""
     try:
         nodes = list(ast.walk(ast.parse(block)))
     except SyntaxError:
@@ -195,7 +195,7 @@ def with_marks(page: str, uri: str) -> str:
 
 
 def _mark_of_block(block: str, uri: str) -> str:
-    """Returns the mark of a block, with the lines of the commands that no test runs where it has others too."""
+    """Returns the mark of a block, with the lines of its untested commands if it has others too."""
     commands = commands_in(block)
     left = [command for command in commands if not has_run(command.text)]
     if not left or (uri in RUN_PAGES and is_python(block)):

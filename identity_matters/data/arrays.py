@@ -1,4 +1,4 @@
-"""Images and labels held in memory, and what is accepted of arrays that users give.
+"""Images and labels held in memory, and the checks of arrays that users pass.
 
 Images are [n, h, w] or [n, h, w, c]: whole numbers in 0 … 255, or floats in 0 … 1 or in 0 … 255, which are rounded to
 bytes. Both splits have one type and one scale. Labels are whole numbers [n] or [n, 1], or one-hot rows [n, r].
@@ -76,7 +76,7 @@ class ArraySource(Source):
 
 
 def given_source(data: Sequence[Any], config: DataConfig) -> ArraySource:
-    """Returns the data of four arrays, or of two data sets in batches, under a name that differs where they do.
+    """Returns the data of four arrays, or of two data sets in batches, under a name that differs if they do.
 
     >>> x, y = np.zeros((3, 8, 8), np.uint8), [0, 1, 2]
     >>> given_source((x, y, x, y), DataConfig()).name
@@ -154,10 +154,10 @@ def digest(*arrays: np.ndarray) -> str:
 
 
 def examples_summary(images: np.ndarray, labels: np.ndarray, are_resized: bool = False) -> str:
-    """Returns a line that other examples would not have; resized pixels, which vary between machines, are left out."""
-    what, pixels = ("labels", []) if are_resized else ("images and labels", [images])
+    """Returns a summary that identifies the examples, without resized pixels, which vary between machines."""
+    content, pixels = ("labels", []) if are_resized else ("images and labels", [images])
     numbers = digest(*pixels, labels.astype("<i4"))
-    return f"{len(images)} training images, {'x'.join(map(str, images.shape[1:]))}, {what} {numbers}"
+    return f"{len(images)} training images, {'x'.join(map(str, images.shape[1:]))}, {content} {numbers}"
 
 
 def resize(images: np.ndarray, image_size: int) -> np.ndarray:
@@ -190,7 +190,7 @@ def as_numbers(name: str, array: ArrayLike) -> np.ndarray:
 
 
 def _to_bytes(name: str, images: dict[Split, np.ndarray]) -> dict[Split, np.ndarray]:
-    """Returns the images of both splits, or of the test split alone, as uint8 [n, h, w, c]."""
+    """Returns the images of both splits, or only of the test split, as uint8 [n, h, w, c]."""
     if len({array.dtype.kind == "f" for array in images.values()}) > 1:
         types = ", ".join(f"{split}_images {array.dtype}" for split, array in images.items())
         raise UserError(f"{name}: give both splits of images as one type, got {types}")

@@ -1,4 +1,4 @@
-"""What a data set is: a Source of labelled images in two splits, each example read by its index."""
+"""The interface of a data set: a Source of labelled images in two splits, each example read by its index."""
 
 import abc
 import math
@@ -61,15 +61,15 @@ class Source(abc.ABC):
         Args:
           split: train or test.
           indices: int [n].
-          places: float [n, 2] in [0, 1). Where the window of an image that varies in size lies, down and across (None:
-            in its middle).
+          places: float [n, 2] in [0, 1). Position of the window in an image of varying size, down and across (None: in
+            its middle).
 
         Raises:
           UserError: an example is damaged; the message names its file.
         """
 
     def locate(self, split: Split, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns where examples of a split lie, for `read_located` on another machine: files and spans.
+        """Returns the files and byte spans of examples of a split, for `read_located` on another machine.
 
         Files are text, an object array [n]; spans are the bytes before, in and behind an example, int64 [n, 3].
 

@@ -1,8 +1,8 @@
 """The batch stream of a source: a pure function of (seed, step).
 
 A batch is planned on the host, see plans.py: a resumed run sees the batches it would have seen, and N workers together
-see the batch that one would. Images that fit in memory stay on the device, where a whole batch is looked up, cropped
-and flipped at once, under every backend; of larger sets, each process reads its rows of a batch as they are needed.
+see the batch that one would. Images that fit in memory stay on the device, which looks up, crops and flips a whole
+batch at once, under every backend; of larger sets, each process reads its rows of a batch as they are needed.
 """
 
 import collections
@@ -67,8 +67,8 @@ def planned_images(pixels: Any, plan: Any, image_shape: tuple[int, int, int]) ->
 def _look_up(pixels: Any, example: Any) -> Any:
     """Returns some rows of the images.
 
-    Keras's take reads the whole variable first. Of bytes, TensorFlow then has no gather on a GPU, so that in every step
-    all images would go to the host; from the variable itself it has one.
+    Keras's take reads the whole variable first. TensorFlow then has no gather of bytes on a GPU, so that every step
+    would copy all images to the host; it has one from the variable itself.
     """
     if keras.backend.backend() != "tensorflow":
         return ops.take(pixels, example, axis=0)
@@ -245,11 +245,11 @@ def _numbers(batches: Batches) -> str:
 
 
 def open_batches(source: Source, config: TrainConfig, rows: slice = slice(None)) -> Batches:
-    """Returns the batches of a source; raises UserError where they cannot be streamed but do not fit in memory."""
+    """Returns the batches of a source; raises UserError if they neither fit in memory nor can be streamed."""
     if fits_in_memory(source):
         return ArrayBatches(source, config, rows)
     if config.strategy != "synchronous":
-        source.locate("train", np.arange(1))  # raises UserError where workers could not read the data by themselves
+        source.locate("train", np.arange(1))  # raises UserError if workers cannot read the data by themselves
     return StreamedBatches(source, config, rows)
 
 

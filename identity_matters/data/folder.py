@@ -51,7 +51,7 @@ class ImageFile(NamedTuple):
 
 
 class _Header(NamedTuple):
-    """What is known of a file without decoding it: the size of the image, whether it is grey, and its CRC-32."""
+    """The properties of a file that need no decoding: the size of the image, whether it is grey, and its CRC-32."""
 
     height: int
     width: int
@@ -170,8 +170,8 @@ class FolderSource(Source):
         unknown = sorted(set(present) - set(class_names)) if class_names else ()
         if unknown:
             raise UserError(
-                f"{self.folder} has the classes {shown(unknown)}, of which the network has none: it has "
-                f"{shown(class_names)}"
+                f"{self.folder} has the classes {listing(unknown)}, of which the network has none: it has "
+                f"{listing(class_names)}"
             )
         if not class_names and len(present) != self.num_classes:
             raise UserError(
@@ -204,7 +204,7 @@ def read_splits(config: DataConfig) -> tuple[list[ImageFile], list[ImageFile]]:
             raise UserError(f"images of {folder} are in both the training and the test split; {TWO_SPLITS}")
     elif train_folder or test_folder or config.train_split or config.test_split:
         missing = (config.test_split or TEST) if train_folder else (config.train_split or TRAIN)
-        folders = shown(sorted(entry.name for entry in _entries(folder) if entry.is_dir()))
+        folders = listing(sorted(entry.name for entry in _entries(folder) if entry.is_dir()))
         raise UserError(
             f"{folder} has no folder {missing}/, only {folders}; --train_split and --test_split (train_split=…, "
             "test_split=…) name others"
@@ -213,7 +213,7 @@ def read_splits(config: DataConfig) -> tuple[list[ImageFile], list[ImageFile]]:
         train, test = _split_by_name(folder, config.test_share)
     classes = _classes(train)
     if len(classes) < 2:
-        raise UserError(f"{folder} has only one class, {shown(classes)}; give each class a folder inside it")
+        raise UserError(f"{folder} has only one class, {listing(classes)}; give each class a folder inside it")
     return train, test
 
 
@@ -222,8 +222,8 @@ def _check_same_classes(folder: str, train: list[ImageFile], test: list[ImageFil
     tested = set(_classes(test))
     if classes != tested:
         raise UserError(
-            f"the class folders of {folder} differ: only the training split has {shown(sorted(classes - tested))}, "
-            f"only the test split {shown(sorted(tested - classes))}; give both the same"
+            f"the class folders of {folder} differ: only the training split has {listing(sorted(classes - tested))}, "
+            f"only the test split {listing(sorted(tested - classes))}; give both the same"
         )
 
 
@@ -239,14 +239,14 @@ def _split_by_name(folder: str, test_share: float) -> tuple[list[ImageFile], lis
     files = list_files(folder)
     if not test_share:
         raise UserError(
-            f"{folder} holds the classes {shown(_classes(files))}, and no train/ and test/; --test_share=0.2 "
+            f"{folder} holds the classes {listing(_classes(files))}, and no train/ and test/; --test_share=0.2 "
             "(test_share=0.2) tests on a fifth of them, chosen by their names"
         )
     train = [file for file in files if not is_tested(file, test_share)]
     test = [file for file in files if is_tested(file, test_share)]
     missing = set(_classes(files)) - set(_classes(train))
     if missing or not test:
-        lacking = f"nothing to train on in the classes {shown(sorted(missing))}" if missing else "nothing to test on"
+        lacking = f"nothing to train on in the classes {listing(sorted(missing))}" if missing else "nothing to test on"
         raise UserError(f"test_share {test_share:g} leaves {lacking} of {folder}; change it, or add images")
     return train, test
 
@@ -275,7 +275,7 @@ def files_to_evaluate_on(config: DataConfig) -> list[ImageFile]:
 
 
 def check_run_dir_outside_images(config: DataConfig, path: str) -> None:
-    """Raises UserError if what is written at a path would be read as images of the folder that a config names."""
+    """Raises UserError if files written at a path would be read as images of the folder that a config names."""
     if config.images and os.path.join(os.path.realpath(path), "").startswith(
         os.path.join(os.path.realpath(config.images), "")
     ):
@@ -302,12 +302,12 @@ def list_files(folder: str, split: str = "") -> list[ImageFile]:
             files.append(ImageFile(place, class_name, os.path.relpath(name, folder)))
     if ignored:
         note(f"{root}: {len(ignored)} files are not read, as their names end in none of {', '.join(SUFFIXES)}: "
-             f"{shown(os.path.basename(name) for name in ignored)}")  # fmt: skip
+             f"{listing(os.path.basename(name) for name in ignored)}")  # fmt: skip
     return sorted(files)
 
 
 def walk(path: str) -> Iterator[str]:
-    """Yields the paths of the files in a folder and in those in it; hidden ones are left out."""
+    """Yields the paths of the files in a folder and its subfolders, without hidden ones."""
     for entry in _entries(path):
         if entry.is_dir(follow_symlinks=False):
             yield from walk(entry.path)
@@ -316,7 +316,7 @@ def walk(path: str) -> Iterator[str]:
 
 
 def _entries(path: str) -> list[os.DirEntry]:
-    """Returns what a folder holds without hidden files."""
+    """Returns the entries of a folder, without hidden files."""
     try:
         with os.scandir(path) as entries:
             return [entry for entry in entries if not entry.name.startswith(".")]
@@ -324,7 +324,7 @@ def _entries(path: str) -> list[os.DirEntry]:
         raise UserError(f"cannot read the folder of images {path}: {error.strerror}") from error
 
 
-def shown(names: Iterable[str]) -> str:
+def listing(names: Iterable[str]) -> str:
     """Returns the first names, and how many there are beyond them."""
     names = list(names)
     text = ", ".join(names[:_MAX_SHOWN])
@@ -332,7 +332,7 @@ def shown(names: Iterable[str]) -> str:
 
 
 def read_header(path: str) -> _Header:
-    """Returns what the header of an image file says; raises UserError if it cannot be read."""
+    """Returns the header of an image file; raises UserError if it cannot be read."""
     with _naming(path), open_file(path) as opened:
         content = opened.read()
         image = open_image(content)
@@ -352,7 +352,7 @@ def decode(path: str, shape: tuple[int, int, int]) -> np.ndarray:
     with _naming(path), open_file(path) as file:
         image = open_image(file.read())
         mode = "L" if channels == 1 else "RGB"
-        # No more of a much larger JPEG is decoded than twice what is needed: 4, 16 or 64 times as fast.
+        # A much larger JPEG is decoded at no more than twice the needed size: 4, 16 or 64 times as fast.
         image.draft(mode, (2 * max(height, width),) * 2)
         turned: Any = image if image.format == "PNG" else ImageOps.exif_transpose(image)
         turned = turned.convert(mode)

@@ -38,7 +38,7 @@ def read_batches(
     name: str, data: Any, is_whole: bool = True, as_part: Callable = lambda name, part: np.asarray(part),
     with_weights: bool = False,
 ) -> Iterator[tuple]:  # fmt: skip
-    """Yields the batches (images, labels) of a data set as arrays; those without an example are left out.
+    """Yields the batches (images, labels) of a data set as arrays; empty batches are skipped.
 
     Args:
       name: What messages call the data.

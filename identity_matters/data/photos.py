@@ -1,4 +1,4 @@
-"""Images without labels, named one by one or as folders: found, decoded and resized as those of a FolderSource."""
+"""Images without labels, named as files or as folders: found, decoded and resized as those of a FolderSource."""
 
 import os
 from collections.abc import Sequence

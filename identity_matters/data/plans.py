@@ -1,4 +1,4 @@
-"""What a training batch is made of: a pure function of (seed, step), planned on the host.
+"""The plan of a training batch: a pure function of (seed, step), computed on the host.
 
     plan    int32 [n, 4]: of each image its index, two offsets of the crop, and whether it is mirrored
 

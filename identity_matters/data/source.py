@@ -106,7 +106,7 @@ class _Part(Source):
         return len(self._part(split)[1])
 
     def labels(self, split: Split) -> np.ndarray | None:
-        """Returns the labels of a split, where the source gives them."""
+        """Returns the labels of a split, if the source has them."""
         whole, part = self._part(split)
         labels = self._source.labels(whole)
         return None if labels is None else labels[part.start : part.stop]
@@ -119,7 +119,7 @@ class _Part(Source):
         return self._source.read(whole, np.asarray(indices) + part.start, places)
 
     def locate(self, split: Split, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns where examples of a split lie."""
+        """Returns the files and byte spans of examples of a split."""
         whole, part = self._part(split)
         return self._source.locate(whole, np.asarray(indices) + part.start)
 
@@ -170,7 +170,7 @@ def is_sorted_by_class(labels: np.ndarray) -> bool:
 
 
 def note_data_location(path: str, config: DataConfig, data_dir: str = "") -> None:
-    """Prints a line if a file, by its config, and not a flag (data_dir), names the place of the data."""
+    """Prints a note if a config file, and not a flag (data_dir), names the location of the data."""
     reads_data_dir = not data_dir and config.dataset != MNIST_SAMPLE
     place = config.npz or config.images or (reads_data_dir and config.data_dir)
     if place:
@@ -178,9 +178,9 @@ def note_data_location(path: str, config: DataConfig, data_dir: str = "") -> Non
 
 
 def check_data_is_unchanged(source: Source, config: DataConfig, record: Record | None, where: str) -> None:
-    """Raises UserError where the data of a run have another digest than its config.json knows."""
-    known = record.data_digest if record else ""
-    if known and source.digest not in ("", known):
+    """Raises UserError if the digest of a run's data differs from that in its config.json."""
+    recorded_digest = record.data_digest if record else ""
+    if recorded_digest and source.digest not in ("", recorded_digest):
         place = config.npz or config.images or config.dataset
         raise UserError(
             f"{place} has changed since {where} was trained on it; give the data as they were, or other data"

@@ -34,7 +34,7 @@ if keras.backend.backend() != "tensorflow":  # which only reads data then, and w
     with contextlib.suppress(RuntimeError):  # it is running already
         tf.config.set_visible_devices([], "GPU")
 
-# Test splits without labels, and what is evaluated instead.
+# Test splits without labels, and the splits that are evaluated instead.
 _EVAL_SPLITS = {"i_naturalist2021": "val"} | dict.fromkeys(
     ("imagenet2012", "i_naturalist2017", "i_naturalist2018", "visual_domain_decathlon"), "validation"
 )

@@ -15,7 +15,7 @@ from identity_matters.config import TrainConfig
 from identity_matters.convolutions import training_flops
 from identity_matters.data.folder import check_run_dir_outside_images
 from identity_matters.data.source import open_source
-from identity_matters.errors import UserError, explaining, table_error
+from identity_matters.errors import UserError, table_error, translate_errors
 from identity_matters.experiments import figures as experiment_figures
 from identity_matters.experiments.config import AblationConfig
 from identity_matters.experiments.variants import EXPERIMENTS, Variant, depths
@@ -36,7 +36,7 @@ _RANKED_BY = ("test_top1_error", "test_cross_entropy")
 
 
 class _Plan(NamedTuple):
-    """The runs of a variant: those that search its learning rate, none where it has one alone, and those of its seeds.
+    """The runs of a variant: those that search its learning rate, none if it has only one, and those of its seeds.
 
     The seeds' learning rate is the variant's first until the best one is known.
     """
@@ -51,9 +51,9 @@ def run_ablations(config: AblationConfig, run_dir: str) -> list[dict]:
 
     All learning rates come first, then all variants of the first seed, then of the next one: the figures of an
     interrupted experiment compare the runs that it has. A run with rows in results.csv is finished, whether its
-    directory is still there or not: config.json and results.csv alone are enough to continue elsewhere. The config in
-    its directory, if there is one, must be the planned one; rows alone are taken as they are, even if the code of the
-    variant has changed since.
+    directory is still there or not: config.json and results.csv are enough to continue elsewhere. The config in
+    its directory, if there is one, must be the planned one; rows without a directory are used as they are, even if the
+    code of the variant has changed since.
 
     Returns:
       The rows of results.csv: one per evaluation of each finished run in the directory, earlier calls' of other
@@ -111,7 +111,7 @@ def _run_all(plans: list[_Plan], run: RunDirectory, table: JobTable) -> None:
     total = sum(len(plan.searches) + len(plan.tests) for plan in plans)
 
     def error_of(variant: Variant, config: TrainConfig) -> tuple[float, float]:
-        """Trains a run, unless it is finished, and returns its last error and cross-entropy, infinite where diverged.
+        """Trains a run, unless it is finished, and returns its last error and cross-entropy, infinite if it diverged.
 
         The cross-entropy decides between rates of the same error.
         """
@@ -153,7 +153,7 @@ def _run_all(plans: list[_Plan], run: RunDirectory, table: JobTable) -> None:
 
 
 def _require_planned(variant: Variant, config: TrainConfig, run_dir: str) -> None:
-    """Raises UserError where the directory of a finished run is there and holds another config than the planned one."""
+    """Raises UserError if the directory of a finished run exists with another config than the planned one."""
     if read_record(run_dir):
         try:
             RunDirectory(run_dir, config)
@@ -164,7 +164,7 @@ def _require_planned(variant: Variant, config: TrainConfig, run_dir: str) -> Non
 
 
 def _rate_beyond(errors: dict[float, tuple[float, float]]) -> float | None:
-    """Returns the next learning rate to try where the best of those tried is the lowest or the highest, else None."""
+    """Returns the next learning rate to try if the best so far is the lowest or the highest, else None."""
     best = min(sorted(errors), key=errors.__getitem__)
     if best == min(errors):
         return best / 2
@@ -180,10 +180,10 @@ def _train(config: TrainConfig, run_dir: str) -> None:
 
 
 def _open_table(path: str, config: AblationConfig) -> JobTable:
-    """Returns the table of results; raises UserError where it has rows of variants that the config does not."""
+    """Returns the table of results; raises UserError if it has rows of variants that the config does not."""
     table = JobTable(path)
     names = [variant.name for variant in EXPERIMENTS[config.experiment]]
-    with explaining(table_error(path)):
+    with translate_errors(table_error(path)):
         keys = [(row["variant"], row["phase"], row["chosen_rate"], row["seed"]) for row in table.rows]
     unknown = {variant for variant, *_ in keys} - set(names)
     if unknown:
@@ -200,7 +200,7 @@ def _draw(run: RunDirectory) -> list[dict]:
 
 
 def _rows(run_dir: str) -> list[dict]:
-    """Returns the rows of a run that is finished: one per evaluation and, where it diverged, one of that step."""
+    """Returns the rows of a run that is finished: one per evaluation and, if it diverged, one of that step."""
     record = read_record(run_dir)
     path = os.path.join(run_dir, "metrics.csv")
     config = record.settings
@@ -216,7 +216,7 @@ def _rows(run_dir: str) -> list[dict]:
 def draw(rows: list[dict], title: str = "") -> dict[str, Figure]:
     """Returns the figures of the rows of results.csv by name.
 
-    ablations; depths where networks of several depths are compared, as in the statements; kernel_norms of
+    ablations; depths if networks of several depths are compared, as in the statements; kernel_norms of
     --experiment=norms.
     """
     drawn = {"ablations": experiment_figures.ablation_figure(rows, title)}

@@ -77,7 +77,7 @@ class AblationConfig:
 
     @property
     def variants(self) -> list[Variant]:
-        """Returns what is compared."""
+        """Returns the variants to compare."""
         names = split_names(self.only)
         variants = EXPERIMENTS[self.experiment]
         if self.norms_steps != NORMS_STEPS:
@@ -87,7 +87,7 @@ class AblationConfig:
     def unused_fields(self) -> dict[str, str]:
         """Returns the fields that a variant of the experiment sets, and why they take no other value.
 
-        Also where another variant leaves the field as it is: its name says what it is, which the value would change.
+        This includes fields that another variant leaves at its default, because the variant's name states the value.
         """
         variants = EXPERIMENTS[self.experiment]
         names = set().union(*(variant.model.keys() | variant.train.keys() for variant in variants))

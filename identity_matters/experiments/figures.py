@@ -82,14 +82,14 @@ def _name_in_lines(name: str, final: list[dict]) -> str:
 
 def _optimizer(name: str) -> str:
     """The optimiser of a variant, by its name."""
-    changes = [variant.train for of in EXPERIMENTS.values() for variant in of if variant.name == name]
+    changes = [variant.train for variants in EXPERIMENTS.values() for variant in variants if variant.name == name]
     return _OTHER if changes and changes[0].get("optimizer", "muon") != "muon" else _MUON
 
 
 def depth_figure(rows: list[dict], depths: dict[str, dict[str, int]], title: str = "") -> Figure:
-    """Returns a figure of the error against depth, test (left) and training (right), a line for each initialiser.
+    """Returns a figure of the error against depth, test (left) and training (right), a curve for each initialiser.
 
-    A dot is a seed at the end of its run, a line goes through the means; diverged runs are left out. depths: the number
+    A dot is a seed at the end of its run, a curve goes through the means; diverged runs are omitted. depths: the number
     of convolutions by variant, by initialiser.
     """
     ended = [row for row in final_rows(rows) if row["status"] != "diverged"]
@@ -118,12 +118,12 @@ def depth_figure(rows: list[dict], depths: dict[str, dict[str, int]], title: str
 def norms_figure(rows: list[dict], title: str = "") -> Figure:
     """Returns a figure of the average Frobenius norm of the kernels during training, as Figure 2 of Li et al.
 
-    Above against steps; below against the training cross-entropy, as theirs, with a circle where the learning rate
-    first drops and a triangle where it drops again. A line is the mean over the seeds, above with a band of a standard
-    deviation; a column of panels holds the variants that differ in the number in their names alone.
+    Above against steps; below against the training cross-entropy, as theirs, with a circle at the learning rate's first
+    drop and a triangle at the second. A curve is the mean over the seeds, above with a band of a standard deviation; a
+    column of panels holds the variants that differ only in the number in their names.
     """
     tested = [row for row in rows if row["phase"] == "test" and np.isfinite(row.get("kernel_norm", np.nan))]
-    families = by_depth(row["variant"] for row in tested)
+    families = depth_families(row["variant"] for row in tested)
     figure = Figure(figsize=(PAGE / 2 * max(len(families), 1), 6.4), layout="constrained")
     panels = figure.subplots(2, len(families) or 1, squeeze=False, sharey="col")
     for i, (family, names) in enumerate(families.items()):
@@ -148,22 +148,23 @@ def norms_figure(rows: list[dict], title: str = "") -> Figure:
     return figure
 
 
-def by_depth(names: Iterable[str]) -> dict[str, list[str]]:
-    """Returns the different names of each family, which differ in a number alone, from the lowest number on.
+def depth_families(names: Iterable[str]) -> dict[str, list[str]]:
+    """Returns the names of each family, which differ only in a number, from the lowest number on.
 
-    >>> by_depth(["ResNet-32", "ResNet-8", "BN-free of 8 layers", "ResNet-8"])
+    >>> depth_families(["ResNet-32", "ResNet-8", "BN-free of 8 layers", "ResNet-8"])
     {'ResNet-N': ['ResNet-8', 'ResNet-32'], 'BN-free of N layers': ['BN-free of 8 layers']}
     """
     families = {}
     for name in dict.fromkeys(names):
         families.setdefault(re.sub(r"\d+", "N", name), []).append(name)
     return {
-        family: sorted(of, key=lambda name: int(re.search(r"\d+|$", name)[0] or 0)) for family, of in families.items()
+        family: sorted(members, key=lambda name: int(re.search(r"\d+|$", name)[0] or 0))
+        for family, members in families.items()
     }
 
 
 def _draw_norms(by_step: Axes, by_loss: Axes, runs: list[list[dict]], colour: Any, label: str) -> None:
-    """Draws the mean norm of the runs of a variant against steps and loss, and marks where the learning rate drops."""
+    """Draws the mean norm of the runs of a variant against steps and loss, and marks the drops of the learning rate."""
     steps, mean, spread = mean_over_runs(runs, "kernel_norm")
     _, loss, _ = mean_over_runs(runs, "train_cross_entropy")
     by_step.plot(steps, mean, color=colour, label=label)
@@ -171,5 +172,5 @@ def _draw_norms(by_step: Axes, by_loss: Axes, runs: list[list[dict]], colour: An
         by_step.fill_between(steps, mean - spread, mean + spread, color=colour, alpha=0.25, lw=0)
     by_loss.plot(loss, mean, color=colour)
     for marker, step in zip("o^", learning_rate_drops(runs[0])):
-        at = np.flatnonzero(steps == step)
-        by_loss.plot(loss[at], mean[at], marker, color=colour)
+        matching = np.flatnonzero(steps == step)
+        by_loss.plot(loss[matching], mean[matching], marker, color=colour)

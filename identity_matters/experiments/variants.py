@@ -1,4 +1,4 @@
-"""What the experiments of launch.ablations compare: networks, and ways to train them."""
+"""The variants that launch.ablations compares: networks, and ways to train them."""
 
 import dataclasses
 from typing import Any
@@ -117,7 +117,7 @@ STATEMENTS = (
 # Other networks on the same images, each with the SGD of its paper, in batches of 128 as steps are few, and with Muon,
 # so that networks are compared and not optimisers. All-CNN-C's rates and weight decay are its authors'. Its gradient is
 # clipped: without that the ReLUs of its logits die in the first steps at 0.01, and it diverges at 0.1.
-_SGD_128, _CLIPPED_128 = (of | {"batch_size": 128} for of in (_SGD, _CLIPPED))
+_SGD_128, _CLIPPED_128 = (settings | {"batch_size": 128} for settings in (_SGD, _CLIPPED))
 _ALL_CNN_C = {"network": "all_cnn_c", "weight_decay": 1e-3}
 RIVALS = (
     Variant("BN-free", train=_MUON),
@@ -138,9 +138,9 @@ NORMS_STEPS = 1_950  # 5 epochs; the 200 of Li et al. are 78,000
 def norms(num_steps: int) -> tuple[Variant, ...]:
     """Returns the variants of Figure 2 of Li et al., each trained for num_steps updates, with the schedule scaled.
 
-    Average Frobenius norms of pre-activation ResNets during training, at the paper's learning rate, which drops where
-    theirs does, at 81 and 122 of 200 epochs. In 5 epochs weight decay has no time to act. Beside them the BN-free
-    network, of as many convolutions, with the same SGD, clipped.
+    Average Frobenius norms of pre-activation ResNets during training, at the paper's learning rate, which drops at 81
+    and 122 of 200 epochs, as theirs does. In 5 epochs weight decay has no time to act. Beside them the BN-free network,
+    of as many convolutions, with the same SGD, clipped.
     """
     dropping = {"train_steps": num_steps, "batch_size": 128, "eval_examples": 1_000, "schedule": "piecewise"}
     dropping |= {"decay_steps": (num_steps * 81 // 200, num_steps * 122 // 200)}
@@ -162,8 +162,8 @@ def norms(num_steps: int) -> tuple[Variant, ...]:
 NORMS = norms(NORMS_STEPS)
 
 # The paper's small initialiser beside later rules of the same idea, at the paper's 55 convolutions and with its
-# optimiser, unclipped: where the start matters. All are tried at the same rates. Narrow, and in batches of 32, so that
-# few operations are many steps.
+# optimiser, unclipped, so that the initialisation matters. All are tried at the same learning rates. Narrow, and in
+# batches of 32, so that few operations are many steps.
 _INITIALIZERS = {"small": "small", "standard": "standard", "zero": "zero", "Fixup": "fixup", "ReZero": "rezero"}
 INITIALIZERS = tuple(
     _with_sgd(
@@ -179,7 +179,7 @@ EXPERIMENTS = {"statements": STATEMENTS, "rivals": RIVALS, "norms": NORMS, "init
 
 
 def depths() -> dict[str, dict[str, int]]:
-    """Returns, by initialiser, the number of convolutions of the statements' variants that differ in depth alone."""
+    """Returns, by initialiser, the number of convolutions of the statements' variants that differ only in depth."""
     sizes = set(_of_depth(1, 1))
     by_family = {"small": {}, "standard": {}}
     for variant in EXPERIMENTS["statements"]:

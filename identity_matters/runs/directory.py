@@ -19,7 +19,7 @@ import time
 from typing import Any
 
 from identity_matters.errors import MAX_REPR, UserError, truncated_repr
-from identity_matters.fields import absolute_paths, names_with
+from identity_matters.fields import absolute_paths, fields_with_metadata
 from identity_matters.runs.files import remove
 from identity_matters.runs.machine import machine
 from identity_matters.runs.record import DATA_PATHS, Record, read_record
@@ -160,7 +160,9 @@ class RunDirectory:
         known = earlier.data_digest
         # Data of the same digest may lie elsewhere now.
         moved = DATA_PATHS if self._data_digest and self._data_digest == known else ()
-        differing = differences(earlier.config, config, (*names_with(self._config, "compared", False), *moved, *longer))
+        differing = differences(
+            earlier.config, config, (*fields_with_metadata(self._config, "compared", False), *moved, *longer)
+        )
         if len(differing) == 1 and differing[0].startswith("train_steps "):
             differing.append(
                 "train_steps can grow unless the schedule ends with it; then start another run, with --init_from this"

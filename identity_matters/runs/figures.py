@@ -1,4 +1,4 @@
-"""Figures of training runs, drawn from metrics.csv alone (Hardt & Ma, Figure 1), and how a figure is written."""
+"""Figures of training runs, drawn from metrics.csv (Hardt & Ma, Figure 1), and writing them to files."""
 
 import itertools
 import os
@@ -31,7 +31,7 @@ def convergence_figure(
       rows: The rows of a metrics.csv: step, train_top1_error, test_top1_error (fractions), learning_rate.
       title: The title of the figure.
       split, place: See `Record.split` and `Record.final_row_label`.
-      levels: Errors that are drawn as horizontal lines, fractions, by what the legend says of each.
+      levels: Errors, as fractions, drawn as horizontal lines, by their legend entries.
     """
     steps = [row["step"] for row in rows]
     figure = Figure(figsize=(6, 4), layout="constrained")
@@ -46,12 +46,12 @@ def convergence_figure(
 
 
 def _marker(rows: list[dict[str, float]]) -> str:
-    """A dot for each evaluation where they are few."""
+    """Returns the marker of each evaluation, a dot if they are few."""
     return "." if len(rows) < 40 else ""
 
 
 def _mark_drops(axes: Axes, rows: list[dict[str, float]], colour: str, label: str | None) -> None:
-    """Draws a vertical line at each drop of the learning rate, the first with the label, where they are few."""
+    """Draws a vertical line at each drop of the learning rate, the first with the label, if they are few."""
     drops = learning_rate_drops(rows)
     if len(drops) <= MAX_MARKED_DROPS:
         for i, step in enumerate(drops):
@@ -77,12 +77,11 @@ def comparison_figure(
     """Returns a figure of the top-1 errors of several runs against steps: test or held-out solid, training dashed.
 
     Runs of one name are drawn as one: the mean of their errors, with a band of a standard deviation to either side. The
-    legend has the mean at the end, the standard deviation, and how many they are. Those that did not come to their end
-    are named there one by one.
+    legend has the mean at the end, the standard deviation, and how many they are. Runs that did not finish are named
+    there individually.
 
     Args:
-      runs: Of each run its name, what `Record.split` says, the rows of its metrics.csv and what
-        `Record.final_row_label` says.
+      runs: For each run its name, its `Record.split`, the rows of its metrics.csv and its `Record.final_row_label`.
       title, levels: As of `convergence_figure`.
     """
     groups: dict[tuple[str, str], list[tuple[list[dict], str]]] = {}
@@ -142,7 +141,7 @@ def _last_errors(errors: list[float], split: str, place: str) -> str:
 def learning_rate_drops(rows: list[dict[str, float]]) -> list[int]:
     """Returns the steps after which the learning rate was lower, to the resolution of the evaluations.
 
-    None where it never stays as it is, as under a linear or a cosine schedule.
+    None if it changes all the time, as under a linear or a cosine schedule.
     """
     pairs = list(itertools.pairwise(rows))
     stays = any(a["learning_rate"] == b["learning_rate"] for a, b in pairs)

@@ -15,7 +15,7 @@ import stat
 from collections.abc import Iterator
 from typing import IO, Any, BinaryIO
 
-from identity_matters.errors import UserError, explaining, unnamed_file
+from identity_matters.errors import UserError, add_filename, translate_errors
 from identity_matters.fields import require
 
 MAX_TEXT_BYTES = 2**28
@@ -49,7 +49,7 @@ def shortest_unique_suffixes(paths: list[str]) -> list[str]:
 
 
 def read_text(path: str) -> str:
-    """Returns the text of a file; raises ValueError where it is not a regular one, not UTF-8, or too large."""
+    """Returns the text of a file; raises ValueError if it is not a regular one, not UTF-8, or too large."""
     with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         require(size <= MAX_TEXT_BYTES, f"its {size:,} bytes are more than {MAX_TEXT_BYTES:,}")
@@ -57,7 +57,7 @@ def read_text(path: str) -> str:
 
 
 def read_json(path: str) -> Any:
-    """Returns what a JSON file holds; raises ValueError as read_text, and for NaN, infinities and deep nesting."""
+    """Returns the content of a JSON file; raises ValueError as read_text, and for NaN, infinities and deep nesting."""
 
     def refuse(word: str) -> None:
         raise UserError(f"{word} is not a JSON number")
@@ -83,13 +83,13 @@ def temporary_folder(folder: str) -> Iterator[str]:
 def replacing(path: str) -> Iterator[str]:
     """Yields a temporary path that becomes `path` when the block ends: a file or folder, whole or not at all.
 
-    All files are written through here. What has the name is replaced at the very end, a link itself, not what it points
-    to, so that it stands where the block, the disk or the power fails: what is written is on the disk before it has its
-    name, and both before this returns.
+    All files are written through this function. The file of that name is replaced at the very end (a link itself, not
+    its target), so the old file survives if the block, the disk or the power fails. The new content is on the disk
+    before it has its name, and both before this returns.
     """
     path = os.path.normpath(path)  # "saved_model/" has no name, and the temporary would lie inside it
     folder, name = os.path.split(path)
-    with explaining(unnamed_file(path, os.path.join(folder, ".tmp"))), temporary_folder(folder) as within:
+    with translate_errors(add_filename(path, os.path.join(folder, ".tmp"))), temporary_folder(folder) as within:
         temporary = os.path.join(within, name)  # whose end says what format it has
         yield temporary
         _flush(temporary, *pathlib.Path(temporary).rglob("*"))

@@ -5,7 +5,7 @@
         table.run(Job({"experiment": "norms", "depth": depth}, compute))
 
 A job is known by the columns of its key, whose values all its rows share; the only job of a table may have an empty
-key. A later process knows by these columns what a killed one had saved, so at most the job under way is lost.
+key. From these columns a later process knows what a killed one had saved, so at most the job under way is lost.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ class Job(NamedTuple):
 class JobTable:
     """The rows of jobs, in the order in which these were first named, and in a CSV file that is saved after each job.
 
-    The file need not exist, and without a path the rows are held in memory alone. Raises UserError where it is damaged.
+    The file need not exist, and without a path the rows are held only in memory. Raises UserError if it is damaged.
     """
 
     def __init__(self, path: str | None) -> None:
@@ -54,7 +54,7 @@ class JobTable:
         return read_rows(self._path) if self._path else self.rows
 
     def find(self, job: Job) -> list[dict]:
-        """Returns the rows of a job, [] where it is not computed; raises UserError for some, but not job.num_rows."""
+        """Returns the rows of a job, [] if it is not computed; raises UserError for some, but not job.num_rows."""
         key = tuple(as_written(job.key).items())
         if key not in self._rows_of:
             rows: list[dict] = []

@@ -1,4 +1,4 @@
-"""The machine that a run is computed on: in one line, and its memory."""
+"""The machine that a run is computed on: a short description, and its memory."""
 
 import contextlib
 import os
@@ -33,7 +33,7 @@ def physical_memory() -> int:
 
 
 def available_memory() -> int:
-    """Returns how many bytes of memory this process may still use: what the machine has free, or its cgroups allow."""
+    """Returns how many bytes of memory this process may still use: the machine's free memory, or its cgroups' limit."""
     free = [physical_memory()]
     with contextlib.suppress(OSError, StopIteration):  # macOS has no /proc
         with open("/proc/meminfo") as file:
@@ -70,7 +70,7 @@ def _content(folder: str, name: str) -> str:
 
 
 def _gpus() -> list[str]:
-    """Names the GPUs, where a framework that knows them is imported already."""
+    """Names the GPUs, if a framework that knows them is imported already."""
     if tensorflow := sys.modules.get("tensorflow"):
         devices = tensorflow.config.list_physical_devices("GPU")
         return [tensorflow.config.experimental.get_device_details(gpu).get("device_name", "GPU") for gpu in devices]

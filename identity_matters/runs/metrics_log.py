@@ -18,7 +18,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import hparams
 
 from identity_matters.config import TrainConfig
-from identity_matters.errors import explaining, unnamed_file
+from identity_matters.errors import add_filename, translate_errors
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.figure_style import styled
 from identity_matters.runs.figures import convergence_figure, figure_to_array
@@ -169,7 +169,7 @@ def open_events(folder: str, purge_step: int = 0) -> tensorboardX.SummaryWriter:
     # nobody must guess them.
     writer = tensorboardX.SummaryWriter(folder, filename_suffix=f".{time.time_ns()}.{secrets.token_hex(8)}")
     events = writer.file_writer.event_writer
-    events.add_event = explaining(unnamed_file(folder))(events._ev_writer.write_event)
-    events.flush = explaining(unnamed_file(folder))(events._ev_writer.flush)
+    events.add_event = translate_errors(add_filename(folder))(events._ev_writer.write_event)
+    events.flush = translate_errors(add_filename(folder))(events._ev_writer.flush)
     events.add_event(Event(step=purge_step, session_log=SessionLog(status=SessionLog.START)))
     return writer

@@ -21,7 +21,8 @@ class StopRequest:
     Attributes:
       received: A signal came to this process.
       number, latest_at: The latest signal, and its time.monotonic().
-      shared_decision: What several workers, which leave together, decided after the last step (None: one works alone).
+      shared_decision: The decision of several workers, which leave together, after the last step (None: a single
+        worker).
     """
 
     def __init__(self) -> None:
@@ -47,7 +48,7 @@ def deferring_sigterm(stop: StopRequest | None = None) -> Iterator[StopRequest]:
     """Context manager: SIGTERM sets the flag of the StopRequest that it yields, a new one or the given.
 
     A Python handler that raises inside one of TensorFlow's collectives surfaces as some other error, so that the flag
-    is looked at between steps. Outside the main thread, which alone can handle signals, SIGTERM acts as before.
+    is looked at between steps. Outside the main thread, the only one that can handle signals, SIGTERM acts as before.
     """
     stop = stop or StopRequest()
     if threading.current_thread() is not threading.main_thread():

@@ -19,9 +19,9 @@ _MAX_STEP = 2**53
 
 
 def read_metrics(path: str) -> list[dict[str, float]]:
-    """Returns the rows of a metrics.csv or results.csv: numbers as float (NaN where empty), `step` as int.
+    """Returns the rows of a metrics.csv or results.csv: numbers as float (NaN if empty), `step` as int.
 
-    Raises UserError where the file is missing, neither of them, damaged or without rows.
+    Raises UserError if the file is missing, neither of them, damaged or without rows.
     """
     try:
         rows: list[dict[str, Any]] = [
@@ -60,8 +60,8 @@ def ablation_table(rows: list[dict]) -> str:
     """Returns the rows of a launch.ablations' results.csv as a Markdown table.
 
     It has for each variant its learning rate, steps, the runs that diverged, and mean ± sd over the others.
-    Training figures are means over the last part of a run, of augmented images. A rate is marked where it is the lowest
-    or the highest of those tried, or where all diverged, so that it may not be the best one.
+    Training figures are means over the last part of a run, of augmented images. A learning rate is marked if it is the
+    lowest or the highest of those tried, or if all diverged, because it may not be the best one.
     """
     lines = [
         "| variant | learning rate (of those tried) | steps | epochs | diverged | test error | training error "
@@ -93,7 +93,7 @@ def _rate(rows: list[dict]) -> str:
 
 
 def mean_and_spread(values: list[float], unit: str) -> str:
-    """Returns mean ± standard deviation as text; a dash where there are no values."""
+    """Returns mean ± standard deviation as text; a dash if there are no values."""
     if not values:
         return "–"
     spread = f" ± {np.std(values, ddof=1):.2f}" if len(values) > 1 else ""
@@ -101,8 +101,8 @@ def mean_and_spread(values: list[float], unit: str) -> str:
 
 
 def write_metrics(path: str, rows: list[dict]) -> None:
-    """Writes rows as a CSV file, floats to 7 digits; a column is empty where a row has no such key."""
-    # 7 digits are what a float32 has. Means over steps are sums of float64, whose last digits depend on where a run was
+    """Writes rows as a CSV file, floats to 7 digits; a column is empty if a row has no such key."""
+    # A float32 has 7 digits. Means over steps are sums of float64, whose last digits depend on where a run was
     # interrupted: rounded, a resumed run's table is that of an uninterrupted one.
     text = io.StringIO()
     table = csv.DictWriter(

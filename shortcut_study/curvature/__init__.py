@@ -11,8 +11,7 @@
     with_dtype(model, "float64")             a copy of a model in another type; Hessian(…, dtype="float64") needs none
 
 Each is loaded when it is first asked for, so that a spectrum can be drawn without TensorFlow. lanczos, quadrature
-and estimators know a matrix by its products alone; operator makes them, of an objective, by a
-backend.
+and estimators need only a matrix's products; operator computes those of an objective through a backend.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""What a backend does for a Hessian: loss, gradient and products over examples, as functions of flat weights w [dim].
+"""The interface of a backend: loss, gradient and products over examples, as functions of flat weights w [dim].
 
     equations                                    code
     Hv = d/dt ∇L(w + tv) at t = 0                second_derivative of the loss
@@ -15,9 +15,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from identity_matters.errors import explaining
+from identity_matters.errors import translate_errors
 from shortcut_study.curvature.examples import Examples
-from shortcut_study.curvature.objective import Objective, flat, moved, parts_of
+from shortcut_study.curvature.objective import Objective, parts_of, step_along, to_vector
 
 
 class Backend:
@@ -32,7 +32,7 @@ class Backend:
       loss, gradient, products: Functions of (w, others, batch, scales), or of (w, others, vectors, batch, scales), with
         all arguments on the device: the part of a batch.
       product: As `products`, of one vector.
-      scales: np.ndarray [outputs], or [batches, outputs]. Of each output's loss; the checks find them.
+      scales: np.ndarray [outputs], or [batches, outputs]. Scales of each output's loss; the checks find them.
       values: tuple. The trained weights, flat, or None if in parts; and a list of the model's other variables.
     """
 
@@ -70,7 +70,7 @@ class Backend:
         objective = self.objective._replace(dtype="float64")
         return type(self)(objective, self.gauss_newton, self.precision, self.examples, in_parts=True)
 
-    def over(self, examples: Examples, scales: np.ndarray) -> "Backend":
+    def with_examples(self, examples: Examples, scales: np.ndarray) -> "Backend":
         """Returns the same over other examples."""
         other = copy.copy(self)
         other.examples = examples
@@ -86,7 +86,7 @@ class Backend:
         """Takes copies of a model's present values."""
         others = [(v, self.dtype if "float" in v.dtype else v.dtype) for v in model.non_trainable_variables]
         copies = [self.place(keras.ops.convert_to_numpy(variable), dtype) for variable, dtype in others]
-        weights = None if self.in_parts else self.place(flat(model.trainable_variables, self.dtype))
+        weights = None if self.in_parts else self.place(to_vector(model.trainable_variables, self.dtype))
         self.values = weights, copies
 
     def trace_products(self) -> None:
@@ -101,12 +101,12 @@ class Backend:
     def weights(self, point: Any, step: float = 0.0, direction: Any = None) -> Any:
         """Returns weights on the device: those of a point, a step along a direction away."""
         if not self.in_parts:
-            return self.place(point if direction is None else moved(point, step, direction, self.dtype))
+            return self.place(point if direction is None else step_along(point, step, direction, self.dtype))
         parts = parts_of(point, self.objective.model.trainable_variables)
         if direction is None:
             return [self.place(part) for part in parts]
         along = parts_of(direction, self.objective.model.trainable_variables)
-        return [self.place(moved(part, step, other, self.dtype)) for part, other in zip(parts, along)]
+        return [self.place(step_along(part, step, other, self.dtype)) for part, other in zip(parts, along)]
 
     def place(self, array: Any, dtype: str | None = None) -> Any:
         """Returns an array on the device."""
@@ -122,7 +122,7 @@ class Backend:
         with self.context():
             return function(*arguments)
 
-    def refused(self, error: Exception) -> Exception | None:
+    def translate_error(self, error: Exception) -> Exception | None:
         """The rule that turns what operations raise for examples that they do not take into a ValueError."""
         return None
 
@@ -131,7 +131,7 @@ class Backend:
         batches = self.examples.batches
         total = None
         for batch, scales in zip(batches, np.broadcast_to(self.scales, (len(batches), np.shape(self.scales)[-1]))):
-            with explaining(self.refused), self.context():
+            with translate_errors(self.translate_error), self.context():
                 part = function(w, self.values[1], *vectors, self.on_device(batch), self.place(scales))
                 total = part if total is None else keras.tree.map_structure(operator.add, total, part)
             self.on_batch()
@@ -141,12 +141,12 @@ class Backend:
         """Returns the products [k, dim] with vectors [k, dim] over one batch."""
         return keras.ops.stack([self.product(w, others, vector, *batch) for vector in vectors])
 
-    def second_derivative(self, function: Callable, at: Any, v: Any) -> Any:
+    def second_derivative(self, function: Callable, point: Any, v: Any) -> Any:
         """Returns the product of a function's second derivative with a vector: forward mode over reverse mode."""
         try:
-            return self.jvp(self.grad(function), (at,), (v,))[1]
+            return self.jvp(self.grad(function), (point,), (v,))[1]
         except (TypeError, NotImplementedError):  # a gradient function of the user's own, which has no forward mode
-            return self.vjp(self.grad(function), at)[1](v)[0]
+            return self.vjp(self.grad(function), point)[1](v)[0]
 
     def _hessian_product(self, w: Any, others: list, v: Any, batch: tuple, scales: Any) -> Any:
         return self.second_derivative(lambda w: self.objective.total(w, others, batch, scales), w, v)
@@ -157,7 +157,7 @@ class Backend:
         (x, y, *sample_weight) = batch
 
         def loss(outputs: list) -> Any:
-            with objective.at(w, others):
+            with objective.bind(w, others):
                 sums = objective.sums(x, y, objective.with_masks(outputs, like), *sample_weight)
             return sum(scales[i] * part.total for i, part in enumerate(sums))
 
@@ -165,7 +165,7 @@ class Backend:
 
     def outputs(self, w: Any, others: list, batch: tuple) -> tuple[list, Any]:
         """Returns the flat outputs of a batch in the objective's type, and the outputs as the model gives them."""
-        with self.objective.at(w, others):
+        with self.objective.bind(w, others):
             like = self.objective.outputs(batch[0])
             # New tensors: Keras's losses would go back from a softmax's outputs to its inputs, past these.
             return [keras.ops.cast(z, self.dtype) + 0 for z in keras.tree.flatten(like)], like

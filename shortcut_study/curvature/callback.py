@@ -24,9 +24,9 @@ class HessianCallback(keras.callbacks.Callback):
 
     Writes to log_dir the scalars hessian/largest, hessian/smallest and hessian/trace, and the histogram
     hessian/eigenvalues, at the number of epochs done, which starts at fit's initial_epoch; and the scalars into the
-    logs of the epoch, for keras.callbacks.CSVLogger and History, if they come later in the list of callbacks. NaN is
-    what was not measured, and what cannot be, with a warning, as where training diverged. A network whose batch
-    normalisation has averaged no batches yet is not measured before training.
+    logs of the epoch, for keras.callbacks.CSVLogger and History, if they come later in the list of callbacks. A value
+    that was not measured is NaN, and so is one that cannot be measured, for instance after training diverged, with a
+    warning. A network whose batch normalisation has averaged no batches yet is not measured before training.
 
     >>> callback = HessianCallback(images, labels, log_dir="logs", every=5)  # doctest: +SKIP
     >>> model.fit(images, labels, callbacks=[callback])  # doctest: +SKIP

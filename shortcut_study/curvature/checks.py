@@ -1,6 +1,6 @@
-"""Checks of what a Hessian is asked of: a model that can be trained, and examples that fit it and its loss.
+"""Checks of a Hessian's arguments: a model that can be trained, and examples that fit it and its loss.
 
-derivative_checks compares what is differentiated with what Keras minimises.
+derivative_checks compares the differentiated function with the loss that Keras minimises.
 """
 
 import warnings
@@ -18,11 +18,11 @@ NUM_VECTORS = 20  # of all weights, that were in use at most while the Hessian o
 
 
 def check_model(model: keras.Model, dtype: str | None = None) -> None:
-    """Raises ValueError where a model is not built, has nothing to train, or has weights of unfit types."""
+    """Raises ValueError if a model is not built, has nothing to train, or has weights of unfit types."""
     if not isinstance(model, keras.Model) or not model.built:
         raise UserError(f"need a built keras.Model, with an Input or called once, got {truncated_repr(model)}")
     if not model.trainable_variables:
-        raise UserError("the model has no trainable weights; set trainable = True where layers are frozen")
+        raise UserError("the model has no trainable weights; set trainable = True for frozen layers")
     if dtype not in (None, "float32", "float64"):
         raise UserError(f"dtype must be float32 or float64, got {dtype!r}")
     for layer in model._flatten_layers():

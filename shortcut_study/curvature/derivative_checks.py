@@ -1,4 +1,4 @@
-"""Checks that what is differentiated is what Keras minimises: once, on the problem itself, before the first number.
+"""Checks that Keras minimises the differentiated function: once, on the problem itself, before the first number.
 
     over all examples, at the weights, batch by batch
       compare_losses         the loss is that of Keras's own code; that of a batch is the sum over its halves
@@ -48,14 +48,14 @@ from shortcut_study.curvature.loss_checks import (
 from shortcut_study.curvature.objective import parts_of
 
 NUM_CHECKED = 32  # examples on which products are checked
-SHIFTS = 0.3, 0.01  # of the size of each weight matrix: to a generic point, where the loss is not near 0
-FAR = 1.0  # the same, to a point where the coupling of examples shows
+SHIFTS = 0.3, 0.01  # of the size of each weight matrix: to a generic point with a loss that is not near 0
+FAR = 1.0  # the same, to a point at which the coupling of examples shows
 PRODUCT_STEPS = 1e-5, 1e-6, 1e-7, 1e-8  # of differences of gradients, relative to the weights
 SLOPE_STEPS = {"float64": (1e-6, 1e-4, 1e-2), "float32": (1e-3, 1e-2)}  # of differences of losses
 
 
 class Checked(NamedTuple):
-    """What the checks found."""
+    """The result of the checks."""
 
     scales: np.ndarray  # of each output's loss: its weight over the number of values that count
     rounding: float  # relative, of a product; NaN if not checked by differences
@@ -76,12 +76,12 @@ def check(backend: Backend, is_default: bool) -> Checked:
     if not losses.counts.sum(0).all():
         raise UserError("the loss ignores all labels")
     sample = draw(backend)
-    ours = backend.over(sample, losses_over(backend, loss, sample).scales)
+    ours = backend.with_examples(sample, losses_over(backend, loss, sample).scales)
     point = np.array(convert_to_numpy(backend.values[0]))
     variables = backend.objective.model.trainable_variables
     exact, typical = _exact(backend, ours, point)
-    whole = backend.over(backend.examples, losses.batch_scales)
-    reference = (exact or backend).over(whole.examples, whole.scales)
+    whole = backend.with_examples(backend.examples, losses.batch_scales)
+    reference = (exact or backend).with_examples(whole.examples, whole.scales)
     line = line_along(point, compare_gradients(whole, typical), typical, variables)
     error = slope_error(reference, point, line)
     if error and exact is not None and exact is not backend:
@@ -91,7 +91,7 @@ def check(backend: Backend, is_default: bool) -> Checked:
     _require_derivative(error)
     del line
     check_loss(reference, point)
-    exact = exact and exact.over(sample, ours.scales)
+    exact = exact and exact.with_examples(sample, ours.scales)
     roundings = [_check_derivatives(ours, exact, point)]
     for shift in SHIFTS:
         near = _check_derivatives(ours, exact, _shifted(point, shift, variables))
@@ -127,7 +127,7 @@ def _exact(backend: Backend, ours: Backend, point: np.ndarray) -> tuple[Backend 
     if not backend.objective.draws or backend.dtype == "float64":
         try:
             exact = backend.exact()
-            sample = exact.over(ours.examples, ours.scales)
+            sample = exact.with_examples(ours.examples, ours.scales)
             return exact, norms_by_variable(sample.total(sample.gradient, sample.weights(point)), variables)
         except (TypeError, ValueError):
             pass
@@ -142,7 +142,7 @@ def _shifted(point: np.ndarray, shift: float, variables: Sequence) -> np.ndarray
 
 
 def slope_error(backend: Backend, point: np.ndarray, line: Line) -> float:
-    """Returns by what share the slope of a line is no difference of losses; 0 if it is one or nothing tells.
+    """Returns the relative error of a line's slope against differences of losses; 0 if it agrees or cannot be tested.
 
     A loss is continuous at the kinks of ReLU. But at a kink itself, as of a layer of zeros, the differences to both
     sides disagree, and tell nothing.
@@ -252,7 +252,7 @@ def check_gauss_newton(ours: Backend, exact: Backend, point: np.ndarray, product
     def outputs(step: float, along: np.ndarray) -> np.ndarray:
         w = exact.weights(point, step, along)
         found = [
-            exact.evaluate(lambda *of: exact.outputs(*of)[0], w, exact.values[1], exact.on_device(batch))
+            exact.evaluate(lambda *arguments: exact.outputs(*arguments)[0], w, exact.values[1], exact.on_device(batch))
             for batch in exact.examples.batches
         ]
         return np.concatenate([np.ravel(convert_to_numpy(z)) for z in keras.tree.flatten(found)])

@@ -31,7 +31,7 @@ def settled_slope_error(
     Args:
       loss: callable. The loss of a step along the line.
       expected, floor: float. The slope, and an error that is none.
-      steps, tolerance, dtype: Of the differences, the largest relative error, and the type of the losses.
+      steps, tolerance, dtype: Steps of the differences, the largest relative error, and the type of the losses.
     """
     before = None
     for step in steps:

@@ -11,15 +11,15 @@
     QᵀHΩ = R,  (I − QᵢQᵢᵀ)Hωᵢ = Q sᵢ sᵢᵀ Rᵢ                              by symmetry: neither HΩ nor Ω is kept
     Var(mean of t) = E[s²/k + mean of Dᵢⱼ Dⱼᵢ over i ≠ j],  Dᵢⱼ = tᵢ − tᵢ without vector j       _variance
 
-The estimates tᵢ share most of Q, so that s²/k alone is too small by up to a factor of four. Given all vectors but i,
-the mean of tᵢ is tr H, which makes Cov(tᵢ, tⱼ) = E[Dᵢⱼ Dⱼᵢ] exact. `_variance` has the mean of (Dᵢⱼ + Dⱼᵢ)²/4 for it,
-which is no smaller and never negative. docs/appendix/coverage.md has how often the intervals hold the truth.
+The estimates tᵢ share most of Q, so that s²/k by itself is too small by up to a factor of four. Given all vectors but
+i, the mean of tᵢ is tr H, which makes Cov(tᵢ, tⱼ) = E[Dᵢⱼ Dⱼᵢ] exact. `_variance` has the mean of (Dᵢⱼ + Dⱼᵢ)²/4 for
+it, which is no smaller and never negative. docs/appendix/coverage.md has how often the intervals hold the truth.
 
-Sources: Hutchinson (1990) for the trace, where the variance of vᵀHv is 2 Σ_{i≠j} H_ij², so that a diagonal matrix needs
-one vector; Bekas, Kokiopoulou & Saad (2007) for the diagonal, without their division, as (±1)² = 1; Epperly, Tropp &
-Webber (2024) for XTrace and XDiag, exact on a low-rank part. By as many products they err less than Hutch++, and far
-less than Hutchinson's estimators where few eigenvalues hold the matrix; where all are alike, 1.5 to 2 times as much.
-The variance is not in their paper.
+Sources: Hutchinson (1990) for the trace: the variance of vᵀHv is 2 Σ_{i≠j} H_ij², so that a diagonal matrix needs one
+vector; Bekas, Kokiopoulou & Saad (2007) for the diagonal, without their division, as (±1)² = 1; Epperly, Tropp & Webber
+(2024) for XTrace and XDiag, exact on a low-rank part. With equally many products their error is smaller than that of
+Hutch++. It is far smaller than that of Hutchinson's estimators if few eigenvalues dominate the matrix, and 1.5 to 2
+times as large if all are alike. The variance is not in their paper.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -46,9 +46,9 @@ SPARE_OF_TRACE, SPARE_OF_DIAGONAL, SPARE_OF_HUTCHINSON = 4, 8, 14
 def confidence(num_samples: int, rank: float = np.inf) -> float:
     """Returns how many standard errors of a mean of so many samples hold it 95 times in 100.
 
-    By Student's t for normal samples. Those of vᵀHv are skewed, the more so the fewer eigenvalues hold H: as a χ² with
+    Normal samples need Student's t. Those of vᵀHv are skewed, the more so the fewer eigenvalues hold H: as a χ² with
     `rank` degrees of freedom, (Σλ²)³/(Σλ³)², is. The factor was fitted to simulated ones: for 2 to 100 samples and all
-    ranks 95 to 97 % of means are held; by t alone 82 % of those of 4 samples of rank 1.
+    ranks 95 to 97 % of means are held; Student's t holds only 82 % of those of 4 samples of rank 1.
     """
     return float(scipy.stats.t.ppf(0.975, num_samples - 1)) * (1 + SKEWNESS_FACTOR / (num_samples * rank))
 
@@ -256,10 +256,11 @@ def _estimates(small: Small, estimate: Callable) -> tuple[np.ndarray, np.ndarray
 
 
 def _trace(small: Small, i: int, *left_out: np.ndarray) -> np.ndarray:
-    """Returns XTrace's estimates [p] by vector i, where Q lacks an orthonormal column of each array [k, p or 1]."""
+    """Returns XTrace's estimates [p] by vector i, for a Q without an orthonormal column of each array [k, p or 1]."""
     r, w, h, along, dim = small
     of_w = [w[:, i] @ columns for columns in left_out]
-    rest = w[:, i, None] - sum(columns * of for columns, of in zip(left_out, of_w))  # what ωᵢ has along Qᵢ, by Q
+    # The components of ωᵢ along Qᵢ, in the basis Q.
+    rest = w[:, i, None] - sum(columns * factors for columns, factors in zip(left_out, of_w))
     curved = along[i] - 2 * r[:, i] @ rest + np.sum(rest * (h @ rest), 0)
     size = dim - np.sum(w[:, i] ** 2) + sum(entries**2 for entries in of_w)
     return _within(small, left_out) + (dim - len(r) + len(left_out)) * curved / size

@@ -1,7 +1,7 @@
 """Hessian products on JAX, compiled once, on one device or on all of them; several vectors at once by vmap.
 
-Weights and examples are arguments of the compiled function, not constants. Where there are several devices, of one
-process or of several (jax.distributed), each batch is divided among them; the sum over it is XLA's all-reduce.
+Weights and examples are arguments of the compiled function, not constants. With several devices, of one process or of
+several (jax.distributed), each batch is divided among them; the sum over it is XLA's all-reduce.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ class Backend(backend.Backend):
         return next(number for number in range(least, size + 1) if size % number == 0)
 
     def compiled(self, function: Callable, has_vector: bool = False) -> Callable:
-        """Returns the function, compiled, of several vectors where it takes one; it waits for its result."""
+        """Returns the compiled function, of several vectors if it takes one; it waits for its result."""
 
         def along(w: jax.Array, others: list, vectors: jax.Array, *batch: Any) -> jax.Array:
             if isinstance(vectors, list):  # the parts of one
@@ -61,21 +61,21 @@ class Backend(backend.Backend):
         compiled = along if has_vector else function
 
         def call(*arguments: Any) -> Any:
-            jitted = jax.jit(compiled, out_shardings=self._everywhere)  # JAX keeps what it compiled for a function
+            jitted = jax.jit(compiled, out_shardings=self._everywhere)  # JAX caches compiled code by function
             return jax.block_until_ready(jitted(*arguments))
 
         return lambda *arguments: self._with_reverse_mode(call, *arguments)
 
-    def second_derivative(self, function: Callable, at: Any, v: Any) -> Any:
+    def second_derivative(self, function: Callable, point: Any, v: Any) -> Any:
         """Returns the product of a function's second derivative with a vector."""
         if self._has_forward_mode:
-            return super().second_derivative(function, at, v)
-        return self.vjp(self.grad(function), at)[1](v)[0]
+            return super().second_derivative(function, point, v)
+        return self.vjp(self.grad(function), point)[1](v)[0]
 
     def _with_reverse_mode(self, call: Callable, *arguments: Any) -> Any:
-        """Returns what a function returns, with reverse over reverse mode if jax.custom_vjp forbids the forward mode.
+        """Returns a function's result, with reverse over reverse mode if jax.custom_vjp forbids the forward mode.
 
-        JAX says so only when it compiles.
+        JAX raises this only when it compiles.
         """
         try:
             return call(*arguments)
@@ -115,7 +115,7 @@ class Backend(backend.Backend):
         return self._put(np.asarray(array, dtype or self.dtype), self._everywhere)
 
     def on_device(self, batch: tuple) -> tuple:
-        """Returns a batch on the devices, divided among them where its size allows it."""
+        """Returns a batch on the devices, divided among them if its size allows it."""
         is_divisible = len(keras.tree.flatten(batch)[0]) % self.num_devices == 0
         sharding = self._shared if is_divisible else self._everywhere
         return keras.tree.map_structure(lambda array: self._put(array, sharding), batch)

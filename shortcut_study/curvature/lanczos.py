@@ -1,4 +1,4 @@
-"""Lanczos iteration: eigenvalues of a symmetric matrix that is known by its products alone.
+"""Lanczos iteration: eigenvalues of a symmetric matrix from its products with vectors.
 
     equations                      code
     H, symmetric, n × n            mvp_fn(v) = Hv, dim
@@ -6,7 +6,7 @@
     T s = θ s                      Ritz: values θ, error_bounds β|s_k|, weights s_1²
 
 Full reorthogonalisation, so no eigenvalue appears twice that is not double. Source: Parlett, The Symmetric Eigenvalue
-Problem (1980), for the bounds and for "twice is enough"; quadrature.py says what the weights are for.
+Problem (1980), for the bounds and for "twice is enough"; quadrature.py uses the weights.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ class Decomposition(NamedTuple):
 
     diagonal: np.ndarray  # of T, float64 [k]
     off_diagonal: np.ndarray  # of T, float64 [k − 1]
-    residual: float  # β, 0 where the basis spans everything
+    residual: float  # β, 0 if the basis spans everything
     basis: np.ndarray  # Qᵀ [k, dim], rows orthonormal
     asymmetry: float  # largest |uᵀHv − vᵀHu| seen, over the largest |entry| of T
     # What finite precision may move a Ritz value by, (k ε + √k asymmetry) · largest |entry| of T, ε of the basis's type
@@ -58,7 +58,7 @@ def lanczos(
     dtype: type = np.float64,
     out: np.ndarray | None = None,
     stop: Callable | None = None,
-    deflated: np.ndarray | None = None,
+    orthogonal_to: np.ndarray | None = None,
     scale: float = 0.0,
 ) -> Decomposition:
     """Returns `order` steps of symmetric Lanczos from a random vector, fully reorthogonalised.
@@ -67,22 +67,23 @@ def lanczos(
     [1.0, 2.0, 4.0]
 
     Every product is made orthogonal to all vectors before it; for a symmetric H the coefficients are T's entries and
-    zeros, so asymmetry is seen at no cost. Where the Krylov space is exhausted it goes on with a random vector
-    orthogonal to the basis and a 0 in off_diagonal: at order = dim the Ritz values are all eigenvalues.
+    zeros, so asymmetry is seen at no cost. When the Krylov space is exhausted, the iteration continues with a random
+    vector orthogonal to the basis and a 0 in off_diagonal: at order = dim the Ritz values are all eigenvalues.
 
     Args:
       mvp_fn: callable. mvp_fn(v [dim]) -> Hv [dim], linear and the same at every call; must not write to v.
       dim, order: int. n, and the number of steps, at most n.
-      seed: int or sequence of int. Of the starting vector, uniform on the sphere.
+      seed: int or sequence of int. Seed of the starting vector, uniform on the sphere.
       dtype, out: float64, or float32; memory [≥ order, dim] of that type for the basis, None allocates it.
       stop: callable. Given the Ritz values so far after every fifth step; true ends it early. See `converged`.
-      deflated: [k, dim] of dtype, orthonormal rows, P the projection on them: (I − P)H(I − P) is decomposed.
-      scale: float. Of H, where T's largest |entry| may be far smaller: what rounding and asymmetry are compared with.
+      orthogonal_to: [k, dim] of dtype, orthonormal rows, P the projection on them: (I − P)H(I − P) is decomposed.
+      scale: float. The scale of H, to which rounding and asymmetry are compared; T's largest |entry| may be far
+        smaller.
 
     Raises:
       ValueError: an impossible order, or products that are not finite, not real, not [dim] or not symmetric.
     """
-    outside = np.empty((0, dim), dtype) if deflated is None else deflated
+    outside = np.empty((0, dim), dtype) if orthogonal_to is None else orthogonal_to
     most = dim - len(outside)
     require_counts(1, order=order)
     if order > most:
@@ -109,7 +110,7 @@ def lanczos(
         asymmetry = max(asymmetry, np.abs(coefficients[:-1]).max(initial=0))
         if not asymmetry <= SYMMETRY_TOLERANCE * scale:
             raise UserError(
-                f"mvp_fn is not symmetric: |uᵀHv − vᵀHu| = {asymmetry:.3g}, where H is about {scale:.3g}; if rounding "
+                f"mvp_fn is not symmetric: |uᵀHv − vᵀHu| = {asymmetry:.3g}, H itself about {scale:.3g}; if rounding "
                 "makes it so, as at a loss near 0, compute the products in float64"
             )
         if norm <= k / 2 * epsilon * scale or k == most:  # `ritz` adds twice the first
@@ -161,7 +162,7 @@ def multiplied(mvp_fn: Callable, vector: np.ndarray) -> np.ndarray:
 
 def _orthogonalize(vector: np.ndarray, *bases: np.ndarray) -> np.ndarray:
     """Takes from a vector, in place, its part in the span of bases; returns the coefficients of the last."""
-    # In float64 also where the basis is float32, as those of T, whose eigenvalues they become: the rounding of each
+    # In float64 even if the basis is float32, as those of T, whose eigenvalues they become: the rounding of each
     # product stays, that of their sum does not come on top.
     coefficients = np.zeros(len(bases[-1]))
     # Twice, as one pass leaves a part of ε‖Hq‖/β; through all bases, as what the first pass of the last one brings back
@@ -187,7 +188,7 @@ def _random_vector(random: np.random.Generator, *bases: np.ndarray) -> np.ndarra
 
 
 def vector_norm(vector: np.ndarray) -> float:
-    """The Euclidean norm, summed in float64; without a copy where the squares stay in the range of float64."""
+    """The Euclidean norm, summed in float64; without a copy if the squares stay in the range of float64."""
     norm = float(np.sqrt(np.einsum("i,i", vector, vector, dtype=np.float64)))
     largest = float(np.abs(vector).max()) if not 1e-140 < norm < np.inf else 0.0
     return largest * float(np.linalg.norm(vector / largest)) if largest else norm

@@ -18,9 +18,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from identity_matters.errors import UserError
-from identity_matters.runs.kept_products import digest
+from identity_matters.runs.product_cache import digest
 from shortcut_study.curvature.lanczos import Ritz, lanczos, ritz
-from shortcut_study.curvature.watched import Watched
+from shortcut_study.curvature.measurement import MeasurementContext
 from shortcut_study.figures.spectrum import landscape_figure
 
 ORDER = 60  # most steps of the iteration that finds two eigenvalues
@@ -40,7 +40,7 @@ class Landscape(NamedTuple):
     heading: str  # whose loss it is
 
     @property
-    def here(self) -> float:
+    def loss_at_weights(self) -> float:
         """The loss at the weights."""
         return float(self.losses[(len(self.positions) // 2,) * self.losses.ndim])
 
@@ -48,7 +48,7 @@ class Landscape(NamedTuple):
         least = np.unravel_index(np.argmin(self.losses), self.losses.shape)
         place = ", ".join(f"{self.positions[index]:.3g}" for index in least)
         ends = f"least {self.losses[least]:.4g} at ({place}), largest {self.losses.max():.4g}"
-        lines = [self.heading, f"at the weights {self.here:.4g}; {ends}"]
+        lines = [self.heading, f"at the weights {self.loss_at_weights:.4g}; {ends}"]
         for k, name in enumerate(self.names):
             along = np.take(self.losses, len(self.positions) // 2, 1 - k) if self.losses.ndim == 2 else self.losses
             derivatives = f"slope {self.slopes[k]:.3g}, curvature {self.curvatures[k, k]:.4g}"
@@ -60,15 +60,17 @@ class Landscape(NamedTuple):
         return landscape_figure(self.positions, self.losses, self.quadratic, self.names, title)
 
 
-def losses_around(h: Any, watched: Watched, directions: Any, span: float, points: int, seed: int) -> Landscape:
+def losses_around(
+    h: Any, measurement: MeasurementContext, directions: Any, span: float, points: int, seed: int
+) -> Landscape:
     """Returns the losses around the weights of a Hessian, as `Hessian.landscape`."""
     fits = points >= 3 and points % 2 == 1 and 0 < span < np.inf
     if not fits:
         raise UserError(f"points must be odd and at least 3, span positive and finite, got {points} and {span}")
-    chosen, names = _directions(h, watched, directions, seed)
-    watched.plan("landscape", points ** len(chosen) + len(chosen) + 1, is_final=True)
+    chosen, names = _directions(h, measurement, directions, seed)
+    measurement.plan("landscape", points ** len(chosen) + len(chosen) + 1, is_final=True)
     slopes = chosen @ h.gradient_at().astype(np.float64)
-    product = watched.product()
+    product = measurement.product()
     curvatures = chosen @ np.stack([product(direction.astype(h.dtype)) for direction in chosen]).astype(np.float64).T
     positions = np.linspace(-span, span, points)
     directions_digest = digest([chosen])
@@ -78,7 +80,7 @@ def losses_around(h: Any, watched: Watched, directions: Any, span: float, points
 
     starts = {"line": 0 * chosen[0]} if len(chosen) == 1 else {f"row {a!r}": a * chosen[0] for a in positions}
     rows = [
-        watched.kept(row(start), f"{name} {directions_digest}", points)(positions) for name, start in starts.items()
+        measurement.kept(row(start), f"{name} {directions_digest}", points)(positions) for name, start in starts.items()
     ]
     losses = rows[0] if len(chosen) == 1 else np.stack(rows)
     steps = np.stack(np.meshgrid(*[positions] * len(chosen), indexing="ij"), -1)
@@ -88,13 +90,15 @@ def losses_around(h: Any, watched: Watched, directions: Any, span: float, points
     return Landscape(positions, losses, quadratic, chosen, slopes, curvatures, names, heading)
 
 
-def _directions(h: Any, watched: Watched, directions: Any, seed: int) -> tuple[np.ndarray, tuple[str, ...]]:
+def _directions(
+    h: Any, measurement: MeasurementContext, directions: Any, seed: int
+) -> tuple[np.ndarray, tuple[str, ...]]:
     """Returns one or two directions [k, dim], float64, and what they are."""
     if isinstance(directions, str):
         if directions not in ("random", "eigenvectors"):
             raise UserError(f'directions must be "random", "eigenvectors", or one or two vectors, got {directions!r}')
         if directions == "eigenvectors":
-            return _eigenvectors(h, watched, seed)
+            return _eigenvectors(h, measurement, seed)
         random = np.random.default_rng(seed)
         chosen = np.stack([h.part(random_direction(h.model.trainable_variables, random)) for _ in range(2)])
         return chosen, ("first random direction", "second random direction")
@@ -118,8 +122,8 @@ def random_direction(variables: Sequence[keras.Variable], random: np.random.Gene
     return np.concatenate(parts)
 
 
-def _eigenvectors(h: Any, watched: Watched, seed: int) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Returns eigenvectors, of length 1, of the two eigenvalues of largest size; one where there is one weight."""
+def _eigenvectors(h: Any, measurement: MeasurementContext, seed: int) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Returns eigenvectors, of length 1, of the two eigenvalues of largest size; only one for a single weight."""
     order, count = min(ORDER, h.shape[0]), min(2, h.shape[0])
 
     def largest(pairs: Ritz) -> np.ndarray:
@@ -129,10 +133,10 @@ def _eigenvectors(h: Any, watched: Watched, seed: int) -> tuple[np.ndarray, tupl
         indices = largest(pairs)
         return pairs.error_bounds[indices].max() <= TOLERANCE * np.abs(pairs.values[indices]).min()
 
-    watched.plan("", order)
+    measurement.plan("", order)
     # From the first vector of a spectrum with this seed, whose products a folder may hold.
-    done = lanczos(watched.product(), h.shape[0], order, [seed, 0], h.dtype, stop=stop)
-    watched.plan("", len(done.diagonal), is_final=True)
+    done = lanczos(measurement.product(), h.shape[0], order, [seed, 0], h.dtype, stop=stop)
+    measurement.plan("", len(done.diagonal), is_final=True)
     pairs = ritz(done)
     chosen = pairs.coefficients.T[largest(pairs)] @ done.basis.astype(np.float64)
     names = (f"eigenvector of {pairs.values[i]:.4g} ± {pairs.error_bounds[i]:.1g}" for i in largest(pairs))

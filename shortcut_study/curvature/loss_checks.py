@@ -12,7 +12,7 @@ from identity_matters.errors import UserError
 from shortcut_study.curvature.backend import Backend
 from shortcut_study.curvature.differences import settled_slope_error
 from shortcut_study.curvature.examples import Examples, num_examples, rows
-from shortcut_study.curvature.objective import COMPUTE_LOSS, first_reason, own_dtype, parts_of
+from shortcut_study.curvature.objective import COMPUTE_LOSS, first_reason, parts_of, weights_dtype
 
 # Largest relative difference, by the type of the numbers: far above rounding, far below what a missing term makes.
 SAME = {"float32": 1e-3, "float64": 1e-5}
@@ -61,7 +61,7 @@ class BatchLoss:
 
         def parts(w: Any, others: list, batch: tuple) -> tuple:
             x, y, *sample_weight = batch
-            with objective.at(w, others) as scope:
+            with objective.bind(w, others) as scope:
                 outputs = objective.outputs(x)
                 sums = objective.sums(x, y, outputs, *sample_weight)
             self.added.extend(scope.losses)
@@ -69,13 +69,13 @@ class BatchLoss:
             first = keras.tree.flatten(outputs)[0]
             return [(part.total, part.count) for part in sums], keras.ops.sum(first, -1), keras.ops.min(first)
 
-        def by_keras(batch: tuple) -> Any:
+        def keras_loss(batch: tuple) -> Any:
             x, y, *sample_weight = batch
             with keras.StatelessScope(collect_losses=True):
-                return objective.by_keras(x, y, objective.outputs(x), *sample_weight)
+                return objective.keras_loss(x, y, objective.outputs(x), *sample_weight)
 
         self._parts = parts
-        self._by_keras = by_keras
+        self._keras_loss = keras_loss
 
     def parts(self, batch: tuple, w: Any = None) -> tuple[np.ndarray, np.ndarray]:
         """Returns the total [outputs] and the count [outputs] of a batch on the device, at the weights or at w."""
@@ -86,10 +86,10 @@ class BatchLoss:
         totals, counts = np.array([[float(number) for number in pair] for pair in pairs]).T
         return totals, counts
 
-    def by_keras(self, batch: tuple) -> float:
+    def keras_loss(self, batch: tuple) -> float:
         """Returns Keras's loss of a batch on the device, in its own types."""
         try:
-            return float(self._backend.evaluate(self._by_keras, batch))
+            return float(self._backend.evaluate(self._keras_loss, batch))
         except Exception as error:  # whatever Keras or a user's loss says of shapes
             shapes = ", ".join(str(tuple(array.shape)) for array in keras.tree.flatten(batch[1:]))
             raise ValueError(
@@ -133,7 +133,7 @@ def compare_losses(backend: Backend, loss: BatchLoss, is_default: bool) -> tuple
             )
         factors = np.array(loss.factors)
         if counts.all():  # else Keras divides by 0
-            _compare_with_keras(float(np.sum(factors * totals / counts)), loss.by_keras(device), backend)
+            _compare_with_keras(float(np.sum(factors * totals / counts)), loss.keras_loss(device), backend)
         if not is_coupled:
             is_coupled = not _is_additive(backend, totals, counts, loss.halves(batch))
             require_uncoupled(backend, is_coupled, stop - start)
@@ -162,7 +162,7 @@ def _compare_with_keras(value: float, expected: float, backend: Backend) -> None
     if not abs(value - expected) <= _tolerance(backend) * size:  # nor if Keras's is NaN
         raise ValueError(
             f"the loss is {value:.6g} here and {expected:.6g} by Keras's own code: the model draws random numbers anew "
-            "at each call (take a keras.random.SeedGenerator), the loss has a __call__ of its own, or a layer computes "
+            "at each call (take a keras.random.SeedGenerator), the loss has its own __call__, or a layer computes "
             "something else in another type"
         )
 
@@ -203,7 +203,7 @@ def losses_over(backend: Backend, loss: BatchLoss, examples: Examples) -> Losses
 def _tolerance(backend: Backend) -> float:
     """Returns the largest relative difference between a model in its own types and in the objective's."""
     objective = backend.objective
-    if objective.draws and own_dtype(objective.model) != objective.dtype:  # then it draws other random numbers
+    if objective.draws and weights_dtype(objective.model) != objective.dtype:  # then it draws other random numbers
         return math.inf
     is_half = any(layer.compute_dtype in HALF for layer in objective.model._flatten_layers())
     return SAME_IN_HALF if is_half else SAME["float32"]

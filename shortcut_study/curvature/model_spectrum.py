@@ -74,9 +74,9 @@ class PartSpectra(NamedTuple):
 
 
 def parts(model: keras.Model, groups: Groups = "layer") -> dict[str, np.ndarray]:
-    """Returns where the weights of each layer, block or group stand in the flat weights, by the name of layer or block.
+    """Returns the indices of each layer's, block's or group's weights in the flat weights, by its name.
 
-    Of layers of one name, as two models in a model can have, the second is "name (2)".
+    If two layers have the same name, as two models in a model can have, the second is "name (2)".
     """
     if isinstance(groups, Mapping):
         return {name: positions(model, variables) for name, variables in groups.items()}
@@ -102,7 +102,7 @@ def parts(model: keras.Model, groups: Groups = "layer") -> dict[str, np.ndarray]
 
 
 def positions(model: keras.Model, variables: Sequence[keras.Variable]) -> np.ndarray:
-    """Returns where the entries of some trainable variables, in any order, stand in the flat weights, int [size]."""
+    """Returns the indices of some trainable variables, in any order, in the flat weights, int [size]."""
     sizes = [math.prod(variable.shape) for variable in model.trainable_variables]
     entries = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
     by_variable = {id(variable): part for variable, part in zip(model.trainable_variables, entries)}

@@ -28,7 +28,7 @@ MEANS = "sum_over_batch_size", "mean", "mean_with_sample_weight"
 COMPUTE_LOSS = "compute_loss"  # in place of a loss: the model's own method
 
 
-class Sum(NamedTuple):
+class LossSum(NamedTuple):
     """The loss of an output over a batch."""
 
     total: Any  # sum of its values, each times its sample weight
@@ -46,16 +46,16 @@ class Objective(NamedTuple):
     dtype: str  # in which all is computed
 
     @contextlib.contextmanager
-    def at(self, w: Any, others: Sequence) -> Iterator[keras.StatelessScope]:
-        """Context manager: the model's trained variables, flat or one by one in w, and its others have given values."""
+    def bind(self, w: Any, others: Sequence) -> Iterator[keras.StatelessScope]:
+        """Context manager: the model's trained variables, flat or as a list in w, and its others have given values."""
         trained = self.model.trainable_variables
         values = [*zip(trained, parts_of(w, trained, ops)), *zip(self.model.non_trainable_variables, others)]
-        with computing_in(self.model, self.dtype), keras.StatelessScope(values, collect_losses=True) as scope:
+        with dtype_override(self.model, self.dtype), keras.StatelessScope(values, collect_losses=True) as scope:
             yield scope
 
     @property
     def draws(self) -> bool:
-        """Whether random numbers take part, which are others in another type."""
+        """Whether the loss uses random numbers, which differ between types."""
         return self.training and any("seed_generator" in variable.path for variable in self.model.variables)
 
     def outputs(self, x: Any) -> Any:
@@ -69,22 +69,22 @@ class Objective(NamedTuple):
                 set_keras_mask(new, get_keras_mask(old))
         return keras.tree.pack_sequence_as(like, outputs)
 
-    def parts(self, w: Any, others: Sequence, batch: tuple) -> list[Sum]:
+    def parts(self, w: Any, others: Sequence, batch: tuple) -> list[LossSum]:
         """Returns the loss over a batch of each output that has one."""
         x, y, *sample_weight = batch
-        with self.at(w, others):
+        with self.bind(w, others):
             return self.sums(x, y, self.outputs(x), *sample_weight)
 
     def total(self, w: Any, others: Sequence, batch: tuple, scales: Any) -> Any:
         """Returns the sum of a batch's losses, those of each output times its scale."""
         return sum(scales[i] * part.total for i, part in enumerate(self.parts(w, others, batch)))
 
-    def sums(self, x: Any, y: Any, outputs: Any, sample_weight: Any = None) -> list[Sum]:
+    def sums(self, x: Any, y: Any, outputs: Any, sample_weight: Any = None) -> list[LossSum]:
         """Returns the loss of each output that has one, or one loss if it is the model's compute_loss."""
         if self.loss is COMPUTE_LOSS:
             count = ops.cast(ops.shape(keras.tree.flatten(x)[0])[0], self.dtype)
-            value = ops.cast(self.by_keras(x, y, outputs, sample_weight), self.dtype)
-            return [Sum(value * count, count, 1.0)]
+            value = ops.cast(self.keras_loss(x, y, outputs, sample_weight), self.dtype)
+            return [LossSum(value * count, count, 1.0)]
         names = list(outputs) if isinstance(outputs, dict) else getattr(self.model, "output_names", None)
         flat = _by_name(outputs, names, 1)
         names = names or list(map(str, range(len(flat))))
@@ -96,7 +96,7 @@ class Objective(NamedTuple):
                 raise UserError(f"output {name} has a loss and no labels")
         return [self._sum(get_loss(loss, y, z), y, z, *rest) for _, z, y, loss, *rest in rows if loss is not None]
 
-    def _sum(self, loss: keras.losses.Loss, labels: Any, outputs: Any, factor: Any, weight: Any) -> Sum:
+    def _sum(self, loss: keras.losses.Loss, labels: Any, outputs: Any, factor: Any, weight: Any) -> LossSum:
         """Returns the loss of an output: Loss.__call__ in the objective's type, without its division."""
         mask = get_keras_mask(outputs)
         y = ops.cast(labels, self.dtype)
@@ -118,7 +118,7 @@ class Objective(NamedTuple):
         count = ops.cast(ops.size(values), self.dtype)
         if masks:
             count = count * ops.mean(counted)
-            values = ops.where(_like(counted, values) > 0, values, 0)  # where a value that does not count is NaN too
+            values = ops.where(_like(counted, values) > 0, values, 0)  # also if a value that does not count is NaN
         if weight is not None and weight.shape[1:] != (0,):
             fits = len(weight.shape) <= len(values.shape) or tuple(weight.shape[len(values.shape) :]) == (1,)
             if not fits:
@@ -128,12 +128,12 @@ class Objective(NamedTuple):
             values = values * weight
             if loss.reduction == "mean_with_sample_weight":
                 count = ops.sum(weight * _like(counted, values) if masks else weight)
-        return Sum(ops.sum(values), count, 1.0 if factor is None else float(factor))
+        return LossSum(ops.sum(values), count, 1.0 if factor is None else float(factor))
 
-    def by_keras(self, x: Any, y: Any, outputs: Any, sample_weight: Any = None) -> Any:
+    def keras_loss(self, x: Any, y: Any, outputs: Any, sample_weight: Any = None) -> Any:
         """Returns the loss of a batch as Keras's own code computes it, in its own type: compile's, or compute_loss.
 
-        The mean is taken for every loss, and weight penalties are left out.
+        The mean is taken for every loss, and weight penalties are omitted.
         """
         if self.loss is COMPUTE_LOSS:
             with _without_weight_penalties(self.model):
@@ -171,7 +171,7 @@ def _without_weight_penalties(model: keras.Model) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def computing_in(model: keras.Model, dtype: str) -> Iterator[None]:
+def dtype_override(model: keras.Model, dtype: str) -> Iterator[None]:
     """Context manager: a model's layers, inputs, losses and floating variables say that they are of a type.
 
     Values of that type that a StatelessScope maps to the variables then pass through the model without a cast, as those
@@ -195,7 +195,7 @@ def computing_in(model: keras.Model, dtype: str) -> Iterator[None]:
         # But on TensorFlow, tanh and other operations of Keras would compute float64 in float32.
         BIT64_TO_BIT32_DTYPE["float64"] = "float64" if dtype == "float64" else narrowed
         for owner, name, value in changes:
-            object.__setattr__(owner, name, value)  # not Keras's own, which tracks what it is given
+            object.__setattr__(owner, name, value)  # not Keras's __setattr__, which tracks its values
         yield
     finally:
         BIT64_TO_BIT32_DTYPE["float64"] = narrowed
@@ -245,13 +245,13 @@ def _like(factors: Any, values: Any) -> Any:
 def loss_of(model: keras.Model, loss: Any = None, loss_weights: Any = None) -> tuple[Any, Any]:
     """Returns a loss and its weights as given, else what `fit` minimises, else the cross-entropy of logits.
 
-    Raises ValueError if the model's class overrides train_step, whose loss nothing knows.
+    Raises ValueError if the model's class overrides train_step, because its loss is then unknown.
     """
     if loss is not None:
         return loss, loss_weights
     name = type(model).__name__
     if _overrides(model, "train_step"):
-        raise ValueError(f"{name} overrides train_step, so that its loss is not known here; pass loss=…")
+        raise ValueError(f"{name} overrides train_step, so its loss is unknown; pass loss=…")
     if _overrides(model, "compute_loss"):
         if loss_weights is not None:
             raise UserError(f"loss_weights have no effect on {name}.compute_loss; pass loss=… with them")
@@ -266,8 +266,8 @@ def _overrides(model: keras.Model, name: str) -> bool:
     return getattr(type(model), name) is not getattr(keras.Model, name)
 
 
-def own_dtype(model: keras.Model) -> str:
-    """Returns the type of a model's trained weights: float64 where any of them is, else float32."""
+def weights_dtype(model: keras.Model) -> str:
+    """Returns the type of a model's trained weights: float64 if any of them is, else float32."""
     return "float64" if "float64" in {variable.dtype for variable in model.trainable_variables} else "float32"
 
 
@@ -283,7 +283,7 @@ def loss_name(loss: Any, model: keras.Model) -> str:
 
 
 def first_reason(error: Exception) -> str:
-    """Returns what an error says, in one line: of Keras's, the part in bold; without the names of nodes."""
+    """Returns the first line of an error's message, without node names; for Keras's errors, the part in bold."""
     text = re.search("\x1b\\[1m(.*)", str(error)) or re.search("(.*)", str(error))
     return re.sub(r"\x1b\[0m|\{\{.*?\}\} ?| ?\[Op:.*", "", text[1]).strip()
 
@@ -293,7 +293,7 @@ def unfit_examples(error: Exception) -> ValueError:
     return ValueError(f"the model or the loss does not take these examples: {first_reason(error)}")
 
 
-def flat(arrays: Sequence, dtype: str) -> np.ndarray:
+def to_vector(arrays: Sequence, dtype: str) -> np.ndarray:
     """Returns arrays of a backend one after the other, each row by row, in one vector of NumPy."""
     return np.concatenate([np.ravel(np.asarray(ops.convert_to_numpy(array), dtype)) for array in arrays])
 
@@ -307,7 +307,7 @@ def parts_of(vector: Any, variables: Sequence, numpy: Any = np) -> list:
     return [numpy.reshape(part, tuple(variable.shape)) for part, variable in zip(parts, variables)]
 
 
-def moved(point: np.ndarray, step: float, direction: np.ndarray, dtype: str) -> np.ndarray:
+def step_along(point: np.ndarray, step: float, direction: np.ndarray, dtype: str) -> np.ndarray:
     """Returns a point, a step along a direction away from another one, in a type."""
     result = np.multiply(direction, step, dtype=dtype)
     result += point

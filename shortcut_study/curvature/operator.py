@@ -19,16 +19,16 @@ import keras
 import numpy as np
 import scipy.sparse.linalg
 
-from identity_matters.errors import UserError, explaining
+from identity_matters.errors import UserError, translate_errors
 from identity_matters.fields import require_counts
 from shortcut_study.curvature import checks, derivative_checks
 from shortcut_study.curvature.estimators import Diagonal, Trace, hutchinson, xdiag, xtrace
 from shortcut_study.curvature.examples import gathered
 from shortcut_study.curvature.landscapes import Landscape, losses_around
+from shortcut_study.curvature.measurement import MeasurementContext
 from shortcut_study.curvature.model_spectrum import Groups, ModelSpectrum, PartSpectra, part_row, parts, positions
-from shortcut_study.curvature.objective import COMPUTE_LOSS, Objective, first_reason, loss_name, loss_of, own_dtype
+from shortcut_study.curvature.objective import COMPUTE_LOSS, Objective, first_reason, loss_name, loss_of, weights_dtype
 from shortcut_study.curvature.quadrature import ORDER, deflated_quadrature
-from shortcut_study.curvature.watched import Watched
 
 BACKENDS = {name: f"shortcut_study.curvature.{name}_backend" for name in ("tensorflow", "jax", "torch")}
 PRECISIONS = "highest", "high", "default"
@@ -39,7 +39,7 @@ Path = str | os.PathLike | None
 class Hessian:
     """The Hessian of the mean loss over examples in the trained weights of a Keras model, known by exact products.
 
-    L = 1/m Σ ℓ(y, outputs), ℓ the loss of compile, else −log softmax(logits)[label]. Weight penalties are left out:
+    L = 1/m Σ ℓ(y, outputs), ℓ the loss of compile, else −log softmax(logits)[label]. Weight penalties are omitted:
     (λ/2)‖w‖² adds λ to every eigenvalue. Weights, and the statistics of batch normalisation, are copied now; the model
     and its random generators stay as they are.
 
@@ -61,22 +61,22 @@ class Hessian:
       gauss_newton: bool. The Gauss–Newton matrix Jᵀ∇²ℓJ in place of the Hessian (weights in a loss held).
       training: bool. Batch normalisation by each batch's own moments, so that batch_size belongs to the definition of
         the loss. Dropout has one mask then, that of its generator's present state.
-      batch_size: int. Examples at a time; sets the memory, not the result: a loss for which it would is refused, unless
-        one batch holds all examples. None: chosen by their size.
+      batch_size: int. Examples at a time; sets the memory, not the result: a loss that depends on it raises ValueError,
+        unless one batch holds all examples. None: chosen by their size.
       dtype: "float32" or "float64". None: that of the weights, also of a model in mixed precision.
       precision: "highest", or "default": a GPU may then round factors to TensorFloat-32, 0.2 % off and faster.
       on_batch: callable. Called without arguments after each batch.
 
     Attributes:
       shape, dtype: (dim, dim), and the NumPy type of products.
-      num_weights: int. Of all trained weights, which `variables` may choose some of.
-      rounding: float. Of a product, relative to it, at the weights and near them; NaN if it is not known.
+      num_weights: int. The number of all trained weights, of which `variables` may choose some.
+      rounding: float. Relative rounding error of a product, at the weights and near them; NaN if it is not known.
       is_checked_by_differences: bool. Whether products agree with differences of gradients, at the weights or near
         them. Otherwise, as at a kink of ReLU or with Dropout in training, nothing could be compared.
       is_coupled: bool. Whether the loss of an example depends on the others of its batch.
 
     Raises:
-      ValueError: what is not accepted or has no Hessian; `checks` and `derivative_checks` say what is compared.
+      ValueError: invalid arguments, or a loss without a Hessian; see `checks` and `derivative_checks`.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Hessian:
             raise UserError(f"Hessian products need KERAS_BACKEND=tensorflow, jax or torch, got {name}")
         if precision not in PRECISIONS:
             raise UserError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
-        dtype = dtype or own_dtype(model)
+        dtype = dtype or weights_dtype(model)
         self.model = model
         self.on_batch = on_batch
         self.dtype = np.dtype(dtype).type
@@ -124,7 +124,7 @@ class Hessian:
         self.shape = (dim, dim)
         self.num_batches = len(self.examples.batches)
         self._backend = backend(self.objective, gauss_newton, precision, self.examples)
-        with explaining(self._backend.refused, _not_in_type(dtype)):
+        with translate_errors(self._backend.translate_error, _not_in_type(dtype)):
             checked = derivative_checks.check(self._backend, self.loss_is_default)
         self._backend.scales = checked.scales
         self._backend.on_batch = lambda: self.on_batch and self.on_batch()
@@ -140,7 +140,7 @@ class Hessian:
         return f"mean {loss} over {len(self.examples):,} examples{batches}"
 
     def problem(self) -> dict[str, list]:
-        """Returns the arrays and words that decide the products, by what they are."""
+        """Returns the arrays and text that determine the products, by name."""
         loss, loss_weights, training = self.objective[1:4]
         losses = [part for part in keras.tree.flatten(loss) if isinstance(part, keras.losses.Loss)]
         matrix = [str(self.dtype), str(training), str(self.gauss_newton), np.arange(self.num_weights)[self._chosen]]
@@ -212,15 +212,16 @@ class Hessian:
         the result is gone.
 
         Args:
-          path: A folder that has each product as soon as it is finished; the same call goes on after an interruption.
+          path: A folder that stores each product as soon as it is finished; the same call resumes after an
+            interruption.
           progress: bool. Shows a bar.
           **accuracy: order, num_vectors, tolerance, seed, as for `quadrature.deflated_quadrature`.
         """
-        with Watched(self, path, progress) as watched:
-            measured = self._spectrum(watched, "", None, accuracy)
+        with MeasurementContext(self, path, progress) as measurement:
+            measured = self._spectrum(measurement, "", None, accuracy)
         matrix = "Gauss–Newton matrix" if self.gauss_newton else "Hessian"
         heading = f"{matrix} of the {self.loss_in_words} in {measured.dim:,} weights"
-        heading += f", {watched.num_products} Hessian-vector products"
+        heading += f", {measurement.num_products} Hessian-vector products"
         if not self.is_checked_by_differences:
             heading += ", not checked by differences"
         return measured._replace(heading=heading)
@@ -237,28 +238,30 @@ class Hessian:
         """Returns the diagonal and the trace, with errors, from at most num_vectors products.
 
         Args:
-          method: "hutchinson"; or "xdiag" (Epperly, Tropp & Webber 2024), which errs less where few eigenvalues hold
-            most of the matrix, more where all are alike, and holds num_vectors · dim numbers.
+          method: "hutchinson"; or "xdiag" (Epperly, Tropp & Webber 2024), whose error is smaller if few eigenvalues
+            dominate the matrix and larger if all are alike; it stores num_vectors · dim numbers.
           path, progress, **accuracy: As for `spectrum`; seed, and of "hutchinson" tolerance, as for it.
         """
         if method not in [*DIAGONALS]:
             raise UserError(f"method must be one of {', '.join(DIAGONALS)}, got {method!r}")
         require_counts(1, num_vectors=num_vectors)
-        with Watched(self, path, progress) as watched:
-            watched.plan("", num_vectors)
-            estimate = DIAGONALS[method](watched.product(), self.shape[0], num_vectors, dtype=self.dtype, **accuracy)
-            watched.plan("", estimate.num_vectors, is_final=True)
+        with MeasurementContext(self, path, progress) as measurement:
+            measurement.plan("", num_vectors)
+            estimate = DIAGONALS[method](
+                measurement.product(), self.shape[0], num_vectors, dtype=self.dtype, **accuracy
+            )
+            measurement.plan("", estimate.num_vectors, is_final=True)
         return estimate
 
     def trace(self, *, num_products: int = 60, seed: int = 0, path: Path = None, progress: bool = True) -> Trace:
         """Returns the trace with its error, by XTrace (Epperly, Tropp & Webber 2024).
 
-        Memory is ½ num_products + 4 vectors of its dimension; where there is less, the call is refused.
+        Raises ValueError unless ½ num_products + 4 vectors of its dimension fit in memory.
         """
         require_counts(4, num_products=num_products)
-        with Watched(self, path, progress) as watched:
-            watched.plan("", min(num_products, self.shape[0]))
-            return xtrace(watched.product(), self.shape[0], num_products, seed, self.dtype)
+        with MeasurementContext(self, path, progress) as measurement:
+            measurement.plan("", min(num_products, self.shape[0]))
+            return xtrace(measurement.product(), self.shape[0], num_products, seed, self.dtype)
 
     def per_layer(
         self, groups: Groups = "layer", *, path: Path = None, progress: bool = True, **accuracy: float
@@ -275,17 +278,23 @@ class Hessian:
         if not is_whole:
             raise UserError("per_layer takes a Hessian of all weights: give groups={name: variables}, not variables")
         chosen = parts(self.model, groups)
-        with Watched(self, path, progress) as watched:
+        with MeasurementContext(self, path, progress) as measurement:
             for name, entries in chosen.items():
-                watched.plan(name, min(accuracy.get("order", ORDER), len(entries)))
-            spectra = {name: self._spectrum(watched, name, entries, accuracy) for name, entries in chosen.items()}
+                measurement.plan(name, min(accuracy.get("order", ORDER), len(entries)))
+            spectra = {name: self._spectrum(measurement, name, entries, accuracy) for name, entries in chosen.items()}
         return PartSpectra([part_row(name, spectrum) for name, spectrum in spectra.items()])
 
-    def _spectrum(self, watched: Watched, name: str, entries: np.ndarray | None, accuracy: dict) -> ModelSpectrum:
+    def _spectrum(
+        self, measurement: MeasurementContext, name: str, entries: np.ndarray | None, accuracy: dict
+    ) -> ModelSpectrum:
         """Returns the spectrum of a diagonal block, or of the whole matrix."""
         dim = self.shape[0] if entries is None else len(entries)
-        options = {"dtype": self.dtype, "on_plan": functools.partial(watched.plan, name), "folder": watched.folder}
-        quadrature, vectors = deflated_quadrature(watched.product(name, entries), dim, **options | accuracy)
+        options = {
+            "dtype": self.dtype,
+            "on_plan": functools.partial(measurement.plan, name),
+            "folder": measurement.folder,
+        }
+        quadrature, vectors = deflated_quadrature(measurement.product(name, entries), dim, **options | accuracy)
         return ModelSpectrum(quadrature, dim, vectors)
 
     def landscape(
@@ -307,8 +316,8 @@ class Hessian:
             direction.
           seed, path, progress: Of random directions and of the iteration; as for `spectrum`, whose folder may be given.
         """
-        with Watched(self, path, progress, "losses and products") as watched:
-            return losses_around(self, watched, directions, span, points, seed)
+        with MeasurementContext(self, path, progress, "losses and products") as measurement:
+            return losses_around(self, measurement, directions, span, points, seed)
 
 
 def spectrum(model: keras.Model, x: Any, y: Any = None, loss: Any = None, **options: Any) -> ModelSpectrum:

@@ -9,9 +9,9 @@ For v uniform on the sphere E[vᵀ f(H) v] = tr f(H)/n, the integral of f over m
 Ritz values and weights are its Gauss quadrature: exact for polynomials of degree < 2 · order. Sources: Golub & Meurant
 (2010); Ubaru, Chen & Saad (2017); Ghorbani, Krishnan & Xiao (2019) for the density of a network.
 
-In a trained network a few eigenvalues hold nearly all of the range and of Σλ², half the variance of vᵀHv. With these
-known few steps resolve the density of the rest, and few vectors the trace. The second equation holds but for the square
-of the eigenvectors' errors, the last for any Q. Source: Chen & Hallman, Krylov-aware trace estimation (2023).
+In a trained network a few eigenvalues hold nearly all of the range and of Σλ², half the variance of vᵀHv. Once these
+are known, few steps resolve the density of the rest, and few vectors the trace. The second equation holds up to the
+square of the eigenvectors' errors, the last for any Q. Source: Chen & Hallman, Krylov-aware trace estimation (2023).
 """
 
 import os
@@ -51,7 +51,7 @@ class Quadrature(NamedTuple):
 
     @property
     def known_weight(self) -> float:
-        """The share of a single eigenvalue, 1/n; 0 where none is known."""
+        """The share of a single eigenvalue, 1/n; 0 if none is known."""
         return float(1 - self.weights.sum(1).mean()) / len(self.known) if len(self.known) else 0.0
 
     def whole(self) -> "Quadrature":
@@ -101,7 +101,7 @@ def deflated_quadrature(
     on_plan: Callable = lambda total, is_final: None,
     folder: str | os.PathLike | None = None,
 ) -> tuple[Quadrature, np.ndarray]:
-    """Returns a quadrature that knows the outer eigenvalues one by one, and their eigenvectors [k, dim].
+    """Returns a quadrature with the outer eigenvalues resolved individually, and their eigenvectors [k, dim].
 
     >>> values = np.append(np.linspace(-1, 1, 998), [50.0, 100.0])
     >>> outer, vectors = deflated_quadrature(lambda v: values * v, 1000)
@@ -110,13 +110,13 @@ def deflated_quadrature(
 
     Args:
       mvp_fn, dim, dtype, seed: As for `lanczos`.
-      order: int. Most steps of an iteration. Where all eigenvalues take no more products, all are found.
-      num_vectors: int. Random vectors for the rest. Four of them, or all where they are fewer than six, take as many
+      order: int. Most steps of an iteration. If that many products suffice for all eigenvalues, all are found.
+      num_vectors: int. Random vectors for the rest. Four of them, or all if there are fewer than six, take as many
         steps as Gauss quadrature needs to integrate a Gaussian of `density`'s width over the rest's range; others one.
-      tolerance: float. Largest error bound of the extreme two eigenvalues, where order allows it, and of every known
-        one, as a share of the largest |eigenvalue|.
+      tolerance: float. Largest error bound of the two extreme eigenvalues, if order allows it, and of every known one,
+        as a share of the largest |eigenvalue|.
       on_plan: callable. Given the number of products in all, at first the most that it can be, and whether it is final.
-      folder: Where a basis that memory is too small for is kept, as `memory.basis` says.
+      folder: The folder for a basis that does not fit in memory, as in `memory.basis`.
     """
     require_counts(1, order=order, num_vectors=num_vectors)
     if not tolerance >= 0:
@@ -133,17 +133,17 @@ def deflated_quadrature(
     vectors = outer.coefficients.T.astype(dtype)
     if taken == dim:
         return Quadrature(*np.zeros((3, 1, 0)), outer.rounding, outer.values, outer.error_bounds), vectors @ first.basis
-    known = outer.error_bounds <= tolerance * largest
-    num_for_rest = _expected_steps(outer, known, order) * long + short
-    if dim <= max(order + known.sum(), num_for_rest):  # as many products find all eigenvalues
+    is_outer = outer.error_bounds <= tolerance * largest
+    num_for_rest = _expected_steps(outer, is_outer, order) * long + short
+    if dim <= max(order + is_outer.sum(), num_for_rest):  # as many products find all eigenvalues
         planned = lambda total, final: on_plan(taken + total, final)  # noqa: E731
         return deflated_quadrature(mvp_fn, dim, dim, num_vectors, tolerance, seed, dtype, planned, folder)
-    found = basis(int(known.sum()), dim, np.dtype(dtype), 0, folder)  # as they may be many
-    vectors = np.matmul(vectors[known], first.basis, out=found)
+    found = basis(int(is_outer.sum()), dim, np.dtype(dtype), 0, folder)  # in a file if they are many
+    vectors = np.matmul(vectors[is_outer], first.basis, out=found)
     on_plan(taken + num_for_rest, False)
     # One step from a random vector v orthogonal to the basis: its diagonal is vᵀHv.
     seeds = ([seed, vector] for vector in range(long + 1, num_vectors + 1))
-    rest = [lanczos(mvp_fn, dim, 1, starts, dtype, deflated=first.basis).diagonal[0] for starts in seeds]
+    rest = [lanczos(mvp_fn, dim, 1, starts, dtype, orthogonal_to=first.basis).diagonal[0] for starts in seeds]
     probes = (first.diagonal.sum() + (dim - taken) * np.array(rest)) / dim
     # Gauss quadrature then integrates Gaussians of that σ to some 0.1 % of their height: the Chebyshev coefficients of
     # exp(−x²/2σ²) on an interval of length L fall below 0.1 % at degree 1.9 L/σ, and k nodes are exact up to 2k − 1.
@@ -160,18 +160,20 @@ def deflated_quadrature(
         rows.append(ritz(done))
     nodes, weights, bounds = (np.stack([row[column] for row in rows]) for column in range(3))
     # What H has between a known Ritz vector and the rest, which the residuals of the rest's own iteration lack.
-    bounds += first.residual * float(np.linalg.norm(outer.coefficients[-1, known]))
-    weights *= 1 - known.sum() / dim
+    bounds += first.residual * float(np.linalg.norm(outer.coefficients[-1, is_outer]))
+    weights *= 1 - is_outer.sum() / dim
     rounding = max(row.rounding for row in (outer, *rows))
-    return Quadrature(nodes, weights, bounds, rounding, outer.values[known], outer.error_bounds[known], probes), vectors
+    return Quadrature(
+        nodes, weights, bounds, rounding, outer.values[is_outer], outer.error_bounds[is_outer], probes
+    ), vectors
 
 
-def _expected_steps(outer: Ritz, known: np.ndarray, order: int) -> int:
+def _expected_steps(outer: Ritz, is_outer: np.ndarray, order: int) -> int:
     """Returns how many steps the rest takes at most, by the range of the Ritz values that are not known."""
-    if known.all():
+    if is_outer.all():
         return 0
-    values = outer.values[~known]
-    bounds = outer.error_bounds[~known]
+    values = outer.values[~is_outer]
+    bounds = outer.error_bounds[~is_outer]
     width = DENSITY_WIDTH * np.ptp(outer.values)
     span = (values + bounds).max() - (values - bounds).min()
     steps = int(np.ceil(min(span / width, order))) if width else order
@@ -179,15 +181,16 @@ def _expected_steps(outer: Ritz, known: np.ndarray, order: int) -> int:
 
 
 def mean_eigenvalue(quadrature: Quadrature, dim: int | None = None) -> tuple[float, float]:
-    """Returns tr H/n, estimated, and its 95 % error: NaN for one vector, 0 where all are known.
+    """Returns tr H/n, estimated, and its 95 % error: NaN for one vector, 0 if all are known.
 
-    n = dim may be left out where known eigenvalues tell it; without either samples count as the most skewed ones.
+    n = dim may be omitted if known eigenvalues determine it; without either, the samples are treated as maximally
+    skewed.
     """
     if not quadrature.nodes.size:
         return float(quadrature.known.mean()), 0.0
     whole = quadrature.whole()
     samples = (whole.weights * whole.nodes).sum(1)
-    samples = quadrature.probes if len(quadrature.probes) else samples  # which then count alone
+    samples = quadrature.probes if len(quadrature.probes) else samples  # then only these count
     dim = dim or round(1 / (quadrature.known_weight or np.inf))
     return float(samples.mean()), confidence(len(samples), _rank(quadrature, samples, dim)) * float(
         standard_error(samples)
@@ -197,7 +200,7 @@ def mean_eigenvalue(quadrature: Quadrature, dim: int | None = None) -> tuple[flo
 def _rank(quadrature: Quadrature, samples: np.ndarray, dim: int) -> float:
     """Returns how many eigenvalues hold the spread of the samples, at least, and at least 1, for `confidence`.
 
-    Of eigenvalues no further than μ from their mean, with Σλ² = n² Var/2, (Σλ²)³/(Σλ³)² is no less than Σλ²/μ².
+    For eigenvalues no further than μ from their mean, with Σλ² = n² Var/2, (Σλ²)³/(Σλ³)² is no less than Σλ²/μ².
     """
     if len(samples) < 2:
         return 1.0
@@ -210,7 +213,7 @@ def density(quadrature: Quadrature, width: float | None = None) -> Density:
     """Returns the density of the eigenvalues: mean over vectors of Σ weights · Gaussian(λ; node, width).
 
     Estimates the spectrum convolved with that Gaussian of σ = width, each eigenvalue counted 1/n. None: 1 % of the
-    distance between the extreme nodes, or the largest |node| where they are one point.
+    distance between the extreme nodes, or the largest |node| if they are one point.
     """
     if width is not None and not width > 0:
         raise UserError(f"width must be positive, got {width}")

@@ -17,8 +17,8 @@ def report(quadrature: Quadrature, count: int, dim: int) -> str:
     lines.
 
     The share of eigenvalues near 0 is between two bounds, with two standard errors of the sampling. The condition
-    number is left out where its 10th percentile is known to no better than a factor of 2, the index where it is to no
-    better than 10 points.
+    number is omitted if its 10th percentile is uncertain by more than a factor of 2, the index if it is uncertain by
+    more than 10 points.
     """
     num_found = quadrature.nodes.shape[1] + len(quadrature.known)
     rounding = quadrature.rounding
@@ -27,7 +27,7 @@ def report(quadrature: Quadrature, count: int, dim: int) -> str:
     cells = [[f"{value:12.5g}  {bound:11.2g}" for value, bound in end] for end in ends]
     lines = [f"{'largest':>12}  error bound  {'smallest':>12}  error bound"]
     lines += ["  ".join(row).rstrip() for row in itertools.zip_longest(*cells, fillvalue="")]
-    if num_found == dim:  # Ritz values that are all eigenvalues, but for rounding
+    if num_found == dim:  # the Ritz values are all eigenvalues, up to rounding
         eigenvalues, _ = extreme_eigenvalues(quadrature, dim, largest=False)
         exact = summarize(eigenvalues, rounding)
         low, high = exact.index_range

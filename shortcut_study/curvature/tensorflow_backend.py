@@ -54,7 +54,7 @@ class Backend(backend.Backend):
         with self.context(), second_derivatives():
             return function(*arguments)
 
-    def refused(self, error: Exception) -> Exception | None:
+    def translate_error(self, error: Exception) -> Exception | None:
         """The rule that turns what operations raise for examples that they do not take into a ValueError."""
         if "SymbolicGradient" in str(error):  # of a function without a gradient of its own, as in CTC
             return ValueError(
@@ -82,18 +82,18 @@ class Backend(backend.Backend):
             value = tf.nest.map_structure(tf.identity, function(w))
         return value, lambda u: (tape.gradient(value, w, output_gradients=u, unconnected_gradients=ZERO),)
 
-    def jvp(self, function: Callable, at: tuple, v: tuple) -> tuple[Any, Any]:
+    def jvp(self, function: Callable, point: tuple, v: tuple) -> tuple[Any, Any]:
         """Returns the value of a function, and Jv."""
-        value, pull = self.vjp(function, *at)
+        value, pull = self.vjp(function, *point)
         with tf.GradientTape() as tape:
             u = tf.nest.map_structure(tf.zeros_like, value)
             tape.watch(u)
             (pulled,) = pull(u)
         return value, tape.gradient(pulled, u, output_gradients=v[0], unconnected_gradients=ZERO)
 
-    def second_derivative(self, function: Callable, at: Any, v: Any) -> Any:
+    def second_derivative(self, function: Callable, point: Any, v: Any) -> Any:
         """Returns the product of a function's second derivative with a vector."""
-        return self.vjp(self.grad(function), at)[1](v)[0]
+        return self.vjp(self.grad(function), point)[1](v)[0]
 
     def compiled(self, function: Callable, has_vector: bool = False) -> Callable:
         """Returns the function as a graph, traced once for batches of all sizes."""
@@ -102,7 +102,7 @@ class Backend(backend.Backend):
         w = parts if self.in_parts else tf.TensorSpec([sum(math.prod(part.shape) for part in parts)], self.dtype)
         others = [tf.TensorSpec(array.shape, array.dtype) for array in self.values[1]]
         signature = [w, others, *[w] * has_vector, *self._batch]
-        traced = second_derivatives()(function)  # not where it runs: other threads share TensorFlow's registry
+        traced = second_derivatives()(function)  # not while it runs: other threads share TensorFlow's registry
         return tf.function(traced, input_signature=signature, autograph=False)  # as Keras's fit
 
     def keras_gradient(self, batch: tuple, scale: float) -> list[np.ndarray] | None:
@@ -113,7 +113,7 @@ class Backend(backend.Backend):
         with self.context(), second_derivatives():
             # The scope keeps averages and generators as they are.
             with tf.GradientTape() as tape, keras.StatelessScope(collect_losses=True):
-                loss = scale * self.objective.by_keras(x, y, self.objective.outputs(x), *sample_weight)
+                loss = scale * self.objective.keras_loss(x, y, self.objective.outputs(x), *sample_weight)
             gradient = tape.gradient(loss, variables, unconnected_gradients=ZERO)
         return [keras.ops.convert_to_numpy(tf.convert_to_tensor(part)) for part in gradient]  # an embedding's: slices
 

@@ -20,7 +20,7 @@ class Backend(backend.Backend):
     jvp = staticmethod(torch.func.jvp)
     vjp = staticmethod(torch.func.vjp)
 
-    def refused(self, error: Exception) -> Exception | None:
+    def translate_error(self, error: Exception) -> Exception | None:
         """The rule that turns what operations raise for examples that they do not take into a ValueError."""
         return unfit_examples(error) if isinstance(error, IndexError) else None  # labels out of range, on a CPU
 

@@ -1,15 +1,15 @@
 """The figures of Li et al., *Demystifying ResNet*, each a module with all its parts:
 
-    EXPERIMENTS                 what results.csv must hold for it: (experiment, activations)
-    CAPTION                     what it shows, in a line
+    EXPERIMENTS                 the rows of results.csv that it needs: (experiment, activations)
+    CAPTION                     what it shows, in one sentence
     READS                       the settings that it reads, beside those of all figures (data, first seed, events)
     SIZE                        those of them that make it as large as the paper's
-    SHORTCUT_DEPTHS             of each, some of the setting `depths` must be a multiple; where the figure reads that
+    SHORTCUT_DEPTHS             some of the setting `depths` must be a multiple of each; if the figure reads that
     jobs(config, data)          the jobs that compute its rows
     draw(rows)                  the Matplotlib figure, a pure function of the rows of results.csv
     findings(rows)              what the paper says of it, checked on the rows
 
-A new figure is such a module and a line here; all_figures.py loads them. This file imports nothing, so that --help
+A new figure is such a module and an entry here; all_figures.py loads them. This file imports nothing, so that --help
 lists the figures without waiting for Matplotlib.
 """
 

@@ -15,7 +15,7 @@ from shortcut_study.aggregation import depths_in, num_seeds, over_seeds, select
 from shortcut_study.config import StudyConfig
 from shortcut_study.dataset import StudyData
 from shortcut_study.figures.drawing import LARGEST, mark_infinite
-from shortcut_study.figures.finding import CONSTANT, Finding, named, series
+from shortcut_study.figures.finding import CONSTANT, Finding, depth_note, series
 from shortcut_study.jobs import study_job
 
 EXPERIMENTS = (("convolutional", "relu"),)
@@ -36,7 +36,8 @@ _LEGEND = "shortcut over … convolutions, initialiser"
 
 
 def jobs(config: StudyConfig, data: StudyData) -> list[Job]:
-    """Returns a job for every architecture; it has all seeds and initialisers, because they share what is compiled.
+    """Returns a job for every architecture; it has all seeds and initialisers, because they share the compiled
+    functions.
 
     Raises:
       UserError: the images are not square, or no multiple of the pixels that the stem leaves.
@@ -102,9 +103,8 @@ def _model_config(
 def draw(rows: list[dict]) -> Figure:
     """Returns condition number (top) and largest |λ| (bottom) against depth, without and with batch normalisation.
 
-    Lines and bands are means ± standard deviations of log₁₀ over the seeds. Where a seed's condition number is
-    infinite, a triangle at the top edge takes the place of the point. Rows with an empty or
-    NaN number do not count.
+    Lines and bands are means ± standard deviations of log₁₀ over the seeds. If a seed's condition number is infinite, a
+    triangle at the top edge replaces the point. Rows with an empty or NaN number do not count.
     """
     rows = select(rows, experiment="convolutional")
     figure = Figure(figsize=(PAGE, 5.8), layout="constrained")
@@ -150,7 +150,7 @@ def findings(rows: list[dict]) -> list[Finding]:
         numbers = "; ".join(f"n = {n}: {series(bands[n].x, mean)}" for n, mean in means.items())
         holds = bool(means[2].max() / means[2].min() < CONSTANT) if len(means.get(2, ())) > 1 else None
         infinite = select(variant_rows, shortcut_depth=2, condition_number=np.inf)
-        numbers += named("n = 2 is beyond float64 in some or all runs", depths_in(infinite))
+        numbers += depth_note("n = 2 is beyond float64 in some or all runs", depths_in(infinite))
         holds = False if infinite else holds
         name = f"{initialisation} initialiser, {'with' if batch_norm else 'without'} batch normalisation"
         claim = f"(not in the paper) {name}: constant condition numbers for shortcuts of 2 convolutions"

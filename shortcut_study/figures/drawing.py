@@ -26,7 +26,7 @@ SMOKE = "toy size: it shows that the study runs but is too small for conclusions
 
 
 def draw_band(axes: Axes, band: Band, colour: object, label: str, log: bool = False) -> None:
-    """Draws mean and standard deviation (of log₁₀ if log) along log₁₀ of the loss; dotted where runs have dropped out.
+    """Draws mean and standard deviation (of log₁₀ if log) along log₁₀ of the loss; dotted after runs have dropped out.
 
     How many runs there are at least and at most is added to the label; `shared_legend` draws the legend.
     """
@@ -51,7 +51,7 @@ def _broken(band: Band) -> Band:
 
 
 def draw_log_band(axes: Axes, band: Band, colour: str, label: str, style: str) -> None:
-    """Draws mean and standard deviation of log₁₀ y as error bars, and n where fewer runs count than elsewhere."""
+    """Draws mean and standard deviation of log₁₀ y as error bars, and n if fewer runs count than elsewhere."""
     if not len(band.x):
         return
     mean = 10**band.mean
@@ -65,14 +65,14 @@ def draw_log_band(axes: Axes, band: Band, colour: str, label: str, style: str) -
 
 
 def mark_infinite(axes: Axes, places: list, colour: str, label: str | None = None, is_filled: bool = False) -> None:
-    """Draws triangles at the top edge where some run's condition number is too large to be known."""
+    """Draws triangles at the top edge if some run's condition number is too large to be known."""
     if places:
         axes.plot(places, [0.97] * len(places), "^", color=colour, mfc=colour if is_filled else "none", clip_on=False,
                   transform=axes.get_xaxis_transform(), label=label)  # fmt: skip
 
 
 def mark_zero(axes: Axes, places: list, colour: str, label: str) -> None:
-    """Draws triangles at the bottom edge, where a quantity is 0 within rounding."""
+    """Draws triangles at the bottom edge for a quantity that is 0 within rounding."""
     if places:
         axes.plot(places, [0.03] * len(places), "v", color=colour, mfc="none", clip_on=False,
                   transform=axes.get_xaxis_transform(), label=label)  # fmt: skip
@@ -96,7 +96,7 @@ def depth_axis(axes: Axes, rows: list[dict]) -> None:
 
 
 def plain_labels(axis: Axis, limits: tuple[float, float]) -> None:
-    """Labels 1, 2, 3, 5 … where a logarithmic axis is too short for powers of ten."""
+    """Labels 1, 2, 3, 5 … if a logarithmic axis is too short for powers of ten."""
     low, high = sorted(limits)
     if low > 0 and high / low < 50:
         ticks = [digit * 10.0**power for power in range(-6, 7) for digit in (1, 2, 3, 5)]

@@ -40,24 +40,24 @@ def jobs(config: StudyConfig, data: StudyData) -> list[Job]:
 
 
 def blocks(matrix: np.ndarray, num_layers: int) -> list[dict]:
-    """Returns a row for each block of a Hessian [P, P] of num_layers weight matrices: place, norm and what it equals.
+    """Returns a row for each block of a Hessian [P, P] of num_layers weight matrices: place, norm and expression.
 
     Equal is what differs in no entry by more than P · ε times the largest, the rounding of `hessian.spectrum`.
     """
     size = len(matrix) // num_layers
     parts = matrix.reshape(num_layers, size, num_layers, size).transpose(0, 2, 1, 3)
     rounding = len(matrix) * np.finfo(matrix.dtype).eps * np.abs(matrix).max()
-    known = {ZERO: np.zeros((size, size)), A: parts[1, 0], TRANSPOSED: parts[1, 0].T}
+    references = {ZERO: np.zeros((size, size)), A: parts[1, 0], TRANSPOSED: parts[1, 0].T}
     rows = []
     for i, j in np.ndindex(num_layers, num_layers):
-        equal = [name for name, part in known.items() if np.abs(parts[i, j] - part).max() <= rounding]
+        equal = [name for name, part in references.items() if np.abs(parts[i, j] - part).max() <= rounding]
         place = {"row_layer": i + 1, "column_layer": j + 1}
         rows.append(place | {"norm": float(np.linalg.norm(parts[i, j])), "block": equal[0] if equal else OTHER})
     return rows
 
 
 def draw(rows: list[dict]) -> Figure:
-    """Returns the matrix of blocks, coloured and hatched by what they are equal to; thick lines part the units."""
+    """Returns the matrix of blocks; equal blocks share colour and hatching, and thick lines separate the units."""
     rows = select(rows, experiment="blocks_at_zero")
     num_layers = max(row["row_layer"] for row in rows)
     figure = Figure(figsize=(5.6, 5.2), layout="constrained")

@@ -15,7 +15,7 @@ from shortcut_study.config import StudyConfig
 from shortcut_study.dataset import StudyData
 from shortcut_study.dynamics import descend
 from shortcut_study.figures import drawing
-from shortcut_study.figures.finding import NOTHING_SHARED, Finding, falls, named, power, series
+from shortcut_study.figures.finding import NOTHING_SHARED, Finding, depth_note, falls, power, series
 from shortcut_study.jobs import job_key, study_job
 
 EXPERIMENTS = (("norms", LINEAR), ("norms", RELU_MID))
@@ -35,7 +35,7 @@ def jobs(config: StudyConfig, data: StudyData) -> list[Job]:
             (RELU_MID, config.relu_runs, data.first(config.relu_examples)),
         )
         for depth in config.depths
-        if TWO.takes(depth, activations)
+        if TWO.has_depth(depth, activations)
         for seed in config.seeds(num_runs)
     ]
 
@@ -126,7 +126,7 @@ def findings(rows: list[dict]) -> list[Finding]:
         count = int(end.count.min()) if len(end.count) else 0
         for claim, (holds, numbers) in claims.items():
             holds = None if holds and lost else holds
-            numbers += named("all runs diverged", lost)
+            numbers += depth_note("all runs diverged", lost)
             statements.append(Finding("3", f"{activations}: {claim}", holds, numbers, count))
     return statements
 

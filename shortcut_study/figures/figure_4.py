@@ -91,7 +91,7 @@ def _descent(config: StudyConfig, data: StudyData, experiment: str, arch: Archit
 
 
 def draw(rows: list[dict]) -> Figure:
-    """Returns the loss by epoch of each extreme, a line, and of its equivalent, circles on it."""
+    """Returns the loss by epoch of each extreme, as a curve, and of its equivalent, as circles on it."""
     figure = Figure(figsize=(PAGE, 3.8), layout="constrained")
     for axes, (experiment, colour) in zip(
         figure.subplots(1, 2), (("equivalent_start", "C2"), ("equivalent_outputs", "C0"))

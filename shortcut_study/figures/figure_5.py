@@ -21,7 +21,7 @@ from shortcut_study.architectures import ARCHITECTURES, LABELS, LINEAR, ONE, ORT
 from shortcut_study.config import StudyConfig
 from shortcut_study.dataset import StudyData
 from shortcut_study.figures import drawing
-from shortcut_study.figures.finding import CONSTANT, Finding, grows, named, power, series, slope
+from shortcut_study.figures.finding import CONSTANT, Finding, depth_note, grows, power, series, slope
 from shortcut_study.hessian import hessian, hessian_from_moments, spectrum
 from shortcut_study.inertia import SMALLEST, spectrum_by_counting
 from shortcut_study.jobs import job_key, study_job
@@ -36,18 +36,18 @@ READS = (*SIZE, "hessian")
 SHORTCUT_DEPTHS = (2, 3)
 MOST_LISTED = 1000  # eigenvalues of a network that eigenvalues.csv holds
 LARGEST_MATRIX = 2400  # weights: beyond, LAPACK's eigenvalues take longer than counting
-LARGEST_RESOLVED = 5000  # weights up to which LAPACK's are taken where counting resolves nothing: 0.2 GB, and seconds
+LARGEST_RESOLVED = 5000  # weights up to which LAPACK is used if counting resolves nothing: 0.2 GB, and seconds
 _BEYOND = "beyond float64"
 _UNRESOLVED = f"above {1 / SMALLEST:.0e} and not resolved"
 
 
 def jobs(config: StudyConfig, data: StudyData) -> list[Job]:
-    """Returns a job for every network where it starts, and for what Theorem 1 predicts at zero weights."""
+    """Returns a job for every network at its initial weights, and for Theorem 1's prediction at zero weights."""
     return jobs_at_zero(config, data) + [
         _initial_spectrum(config, data, arch, depth, seed)
         for depth in config.depths
         for arch in ARCHITECTURES[LINEAR]
-        if arch.takes(depth, LINEAR)
+        if arch.has_depth(depth, LINEAR)
         for seed in config.seeds(config.num_runs)
     ]
 
@@ -70,7 +70,7 @@ def eigenvalue_rows(config: StudyConfig, data: StudyData) -> list[dict]:
     depths = [depth for depth in config.depths if depth * width**2 <= MOST_LISTED]
     rows = []
     for arch in ARCHITECTURES[LINEAR]:
-        taken = [depth for depth in depths if arch.takes(depth, LINEAR)]
+        taken = [depth for depth in depths if arch.has_depth(depth, LINEAR)]
         if not taken:
             continue
         depth = max(taken)
@@ -90,7 +90,7 @@ def jobs_at_zero(config: StudyConfig, data: StudyData, architectures: Sequence[A
         _at_zero(config, data, arch, depth)
         for depth in config.depths
         for arch in architectures
-        if arch.takes(depth, LINEAR)
+        if arch.has_depth(depth, LINEAR)
     ]
 
 
@@ -113,12 +113,12 @@ def _spectrum(network: ShortcutNetwork, weights: np.ndarray, data: StudyData, me
 
 
 def _spectrum_from_moments(network: ShortcutNetwork, weights: np.ndarray, *pair: np.ndarray) -> dict[str, float | str]:
-    """Returns the columns of the spectrum, from the eigenvalues of the matrix or by counting where that is faster.
+    """Returns the columns of the spectrum, from the eigenvalues of the matrix or by counting if that is faster.
 
     Eigenvalues count as 0 within rounding; counting cannot distinguish one below SMALLEST of the
     largest from 0. If the 10th percentile is such, LAPACK computes the eigenvalues, up to LARGEST_RESOLVED weights.
     Beyond, the condition number is above 1/SMALLEST: its column holds inf, and that of p10_abs 0. An uncertain index is
-    left out.
+    omitted.
     """
     size = network.num_parameters
     if size > LARGEST_MATRIX:
@@ -149,11 +149,11 @@ def draw(rows: list[dict]) -> Figure:
 
 
 def draw_architecture(axes: Axes, initial: list[dict], arch: Architecture, label: str, of_infinite: str = "") -> None:
-    """Draws the condition numbers of one architecture by depth, and triangles where they are too large to be known.
+    """Draws the condition numbers of one architecture by depth, and triangles for those too large to be known.
 
     Args:
       initial: Rows of the experiment initial_spectrum.
-      of_infinite: What the triangles' names in the legend end with.
+      of_infinite: The end of the triangles' names in the legend.
     """
     rows_at_depths = rows_of_architecture(initial, arch)
     band = over_seeds(rows_at_depths, "depth", "condition_number")
@@ -193,7 +193,7 @@ def findings(rows: list[dict]) -> list[Finding]:
 
 
 def _infinite_depths(rows: list[dict]) -> dict[str, list[int]]:
-    """The depths at which a run's condition number is infinite, by what is known of it in words."""
+    """Returns the depths at which a run's condition number is infinite, by its lower bound in words."""
     infinite = select(rows, condition_number=np.inf)
     unresolved = select(infinite, p10_abs=0.0)
     rows_by_mark = {_BEYOND: [row for row in infinite if row not in unresolved], _UNRESOLVED: unresolved}
@@ -201,7 +201,7 @@ def _infinite_depths(rows: list[dict]) -> dict[str, list[int]]:
 
 
 def _by_depth(rows: list[dict], band: Band) -> tuple[np.ndarray, np.ndarray, str]:
-    """The means of log₁₀ by depth, infinite where a run's condition number is; what they are above; both in words."""
+    """Returns the means of log₁₀ by depth, infinite if a run's value is, their lower bounds, and both in words."""
     infinite = _infinite_depths(rows)
     means = dict(zip(band.x, band.mean))
     bounds = dict(means)
@@ -212,6 +212,6 @@ def _by_depth(rows: list[dict], band: Band) -> tuple[np.ndarray, np.ndarray, str
     for depth in infinite.get(_BEYOND, ()):
         bounds[depth] = means[depth] = np.inf
     numbers = series(band.x, 10**band.mean)
-    numbers += "".join(named(f"{words} in some or all runs", depths) for words, depths in infinite.items())
+    numbers += "".join(depth_note(f"{words} in some or all runs", depths) for words, depths in infinite.items())
     depths = sorted(means)
     return np.array([means[depth] for depth in depths]), np.array([bounds[depth] for depth in depths]), numbers

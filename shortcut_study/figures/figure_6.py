@@ -61,7 +61,7 @@ def jobs(config: StudyConfig, data: StudyData) -> list[Job]:
 def jobs_along_loss(
     config: StudyConfig, data: StudyData, activations: str, num_runs: int, levels: tuple[float, float]
 ) -> list[Job]:
-    """Returns a job for every descent: the spectrum where it starts and when it first reaches each of several losses.
+    """Returns a job for every descent: the spectrum at the start and when it first reaches each of several losses.
 
     The levels are the highest and the lowest loss (excess loss for linear networks), as the paper's (6) has it.
     """
@@ -106,7 +106,7 @@ def _spectra(
 
 
 def draw(rows: list[dict]) -> Figure:
-    """Returns the three quantities against the excess loss, with Theorem 1's values where 2-shortcut networks start."""
+    """Draws the three quantities against the excess loss, with Theorem 1's values at the start."""
     figure = draw_spectra(rows, LINEAR)
     at_zero = select(rows, experiment="spectrum_at_zero", shortcut_depth=2)
     start = [row for row in select(rows, experiment="spectrum_at_losses", shortcut_depth=2) if row["epoch"] == 0]
@@ -122,8 +122,8 @@ def draw_spectra(rows: list[dict], activations: str) -> Figure:
 
     No line crosses a gap of more than a factor of _LARGEST_GAP between a run's losses.
 
-    A 10th percentile that is 0 within rounding is left out of the mean and marked at the bottom edge; where more than
-    half of the runs have one, no line is drawn.
+    A 10th percentile that is 0 within rounding is excluded from the mean and marked at the bottom edge; if more than
+    half of the runs have one, no curve is drawn.
     """
     figure = Figure(figsize=(PAGE, 3.6), layout="constrained")
     spectra = select(rows, experiment="spectrum_at_losses", activations=activations)

@@ -50,7 +50,7 @@ def _single_run(config: StudyConfig, data: StudyData) -> Job:
         rows = []
         for epoch in range(config.descent_epochs + 1):
             (excess,), (step,) = excess_loss_and_gradient(weights[None])
-            if not excess <= DIVERGED * (rows[0]["loss"] if rows else np.inf):  # also where it is no number
+            if not excess <= DIVERGED * (rows[0]["loss"] if rows else np.inf):  # also if it is NaN
                 rows.append({"learning_rate": rate, "epoch": epoch, "status": "diverged"})
                 break
             if epoch in recorded:
@@ -103,7 +103,7 @@ def _draw_by_loss(axes: Axes, rows: list[dict]) -> None:
 
 
 def findings(rows: list[dict]) -> list[Finding]:
-    """Returns §5.2: the index of 2-shortcut networks is smaller, falls at the start, where the gradient is largest.
+    """Returns §5.2: the index of 2-shortcut networks is smaller, falls at the start, when the gradient is largest.
 
     One run decides the last, as in the paper, and all runs the others.
     """

@@ -33,9 +33,9 @@ from shortcut_study.figures.finding import (
     SAME,
     Finding,
     all_of,
+    depth_note,
     in_both,
     log_ratios,
-    named,
     p_value,
     paired,
     series,
@@ -58,7 +58,7 @@ def jobs(config: StudyConfig, data: StudyData) -> list[Job]:
         _sweep(config, data, arch, depth, rates, seeds)
         for depth in config.depths
         for arch in ARCHITECTURES[LINEAR]
-        if arch.takes(depth, LINEAR)
+        if arch.has_depth(depth, LINEAR)
     ]
 
 
@@ -103,8 +103,8 @@ def draw(rows: list[dict]) -> Figure:
 def draw_rates(rows: list[dict], activations: str) -> Figure:
     """Returns lowest final losses with the standard deviation of their logarithms, and the rates that gave them.
 
-    A rate is left out where the network learned nothing at any. A cross marks the highest rate at which the final loss
-    does not depend on rounding; triangles at the top mark depths at which every rate diverged.
+    The best rate is omitted if the network learned nothing at any. A cross marks the highest rate at which the final
+    loss does not depend on rounding; triangles at the top mark depths at which every rate diverged.
     """
     figure = Figure(figsize=(PAGE, 4), layout="constrained")
     final, winner = figure.subplots(1, 2)
@@ -167,8 +167,8 @@ def findings(rows: list[dict]) -> list[Finding]:
 def lower_findings(figure: str, best: dict[Architecture, dict[int, BestRate]], count: int) -> list[Finding]:
     """Returns whether deep 2-shortcut networks end lower than deep ones of every other architecture.
 
-    Networks that diverge at every learning rate end higher than all others. Where means differ by what may be chance,
-    by a paired t-test of log₁₀ of the final losses, the answer is None.
+    Networks that diverge at every learning rate end higher than all others. The answer is None if the difference of the
+    means may be chance, by a paired t-test of log₁₀ of the final losses.
     """
     statements = []
     for arch in best:
@@ -202,14 +202,16 @@ def _is_significant(first: BestRate, second: BestRate) -> bool:
 
 
 def _ratios(pairs: dict[int, tuple[BestRate, BestRate]]) -> list[float]:
-    """First mean loss over second by depth, NaN where either architecture diverged at every learning rate."""
+    """Returns first mean loss over second by depth, NaN if either architecture diverged at every learning rate."""
     return [first.mean / second.mean if first.losses and second.losses else np.nan for first, second in pairs.values()]
 
 
 def diverged(best: dict[Architecture, dict[int, BestRate]], *architectures: Architecture) -> str:
-    """Returns in words where networks of these architectures diverged at every learning rate; empty for nowhere."""
+    """Returns in words the depths at which these architectures diverged at every learning rate; empty if none."""
     lost = {arch: [depth for depth, b in best[arch].items() if not b.losses] for arch in architectures}
-    return "".join(named(f"{LABELS[arch]} diverged at every learning rate", depths) for arch, depths in lost.items())
+    return "".join(
+        depth_note(f"{LABELS[arch]} diverged at every learning rate", depths) for arch, depths in lost.items()
+    )
 
 
 def _like_orthogonal(best: dict[Architecture, dict[int, BestRate]], near: float, count: int) -> Finding:

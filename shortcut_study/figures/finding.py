@@ -31,7 +31,7 @@ class Finding(NamedTuple):
     Attributes:
       figure: The paper's number.
       claim: The statement.
-      holds: None where the rows do not decide it.
+      holds: None if the rows do not decide it.
       numbers: Those that decide it, in words.
       num_runs: The seeds whose runs decide it.
     """
@@ -59,7 +59,7 @@ class Comparison(NamedTuple):
       grid: [p], log₁₀ of the losses, ascending.
       two, other: [p], means over the runs of the 2-shortcut networks and of the others, log₁₀ if asked for.
       differences: [n], mean of other − two over the losses that both runs of a seed pass, by seed.
-      curves: [n, p], other − two on the grid, by seed; NaN where not both runs of a seed pass.
+      curves: [n, p], other − two on the grid, by seed; NaN if not both runs of a seed pass.
       ends: [n, 2], other − two at the lowest and at the highest loss that both runs of a seed pass.
     """
 
@@ -79,9 +79,9 @@ class Comparison(NamedTuple):
 def compare_along_loss(
     rows: list[dict], arch: Architecture, loss: str, name: str, log: bool = True
 ) -> Comparison | None:
-    """Returns 2-shortcut networks beside another architecture along the loss; None where they pass no loss in common.
+    """Returns 2-shortcut networks beside another architecture along the loss; None if they pass no common loss.
 
-    An infinite value counts as BEYOND: a run is not left out because its condition number is infinite.
+    An infinite value counts as BEYOND: a run is not dropped because its condition number is infinite.
     """
     rows = [row | {name: BEYOND} if row[name] == np.inf else row for row in rows]
     two, other = (along_loss(rows_of_architecture(rows, a), loss, name, log) for a in (TWO, arch))
@@ -110,13 +110,13 @@ def _common_losses(two: Band, other: Band) -> np.ndarray | None:
 
 
 def _difference(grid: np.ndarray, two: Band, other: Band) -> np.ndarray:
-    """Returns other − two at the losses of the grid; NaN where one of them does not pass."""
+    """Returns other − two at the losses of the grid; NaN if one of them does not pass."""
     means = [np.interp(grid, band.x, band.mean, left=np.nan, right=np.nan) for band in (two, other)]
     return means[1] - means[0]
 
 
 def always_smaller(compared: Comparison) -> tuple[bool | None, str]:
-    """Returns whether the means of 2-shortcut networks are smaller at all losses, and p where they are not, in words.
+    """Returns whether the means of 2-shortcut networks are smaller at all losses, and the p-value otherwise, in words.
 
     None if they are larger at some losses, but not significantly by a paired t-test of the differences averaged over
     these losses.
@@ -131,13 +131,13 @@ def always_smaller(compared: Comparison) -> tuple[bool | None, str]:
 
 
 def paired(differences: np.ndarray) -> str:
-    """Returns the p-value of paired differences [n] in words; empty where n is 1 or all are alike."""
+    """Returns the p-value of paired differences [n] in words; empty if n is 1 or all are alike."""
     p = p_value(differences)
     return f"; paired over {len(differences)} seeds p = {p:.2g}" if 0 < p < 1 else ""
 
 
 def p_value(differences: np.ndarray) -> float:
-    """Returns the p-value of a two-sided t-test of paired differences [n]: 1 for n < 2, 0 where all are alike but 0."""
+    """Returns the p-value of a two-sided t-test of paired differences [n]: 1 for n < 2, 0 if all are alike, not 0."""
     count = len(differences)
     if count < 2 or not differences.any():
         return 1.0
@@ -157,7 +157,7 @@ def in_both(first: dict, second: dict, least_depth: int = 0) -> dict:
 
 
 def all_of(answers: list[bool]) -> bool | None:
-    """Returns whether all answers are true; None where there is none."""
+    """Returns whether all answers are true; None if there is none."""
     return bool(all(answers)) if answers else None
 
 
@@ -167,11 +167,11 @@ def falls(values: np.ndarray) -> bool | None:
 
 
 def grows(values: np.ndarray, bounds: np.ndarray) -> bool | None:
-    """Returns whether every value is more than the one before, as far as that is known; None where it never is.
+    """Returns whether every value is more than the one before, as far as that is known; None if it never is.
 
     Args:
-      values: [n], infinite where a value is too large to be known.
-      bounds: [n], what such a value is above; elsewhere the value.
+      values: [n], infinite if a value is too large to be known.
+      bounds: [n], a lower bound of such a value; elsewhere the value.
     """
     pairs = zip(values, values[1:], bounds[1:])
     return all_of([bool(bound > a) for a, b, bound in pairs if bound > a or b < np.inf])
@@ -192,13 +192,13 @@ def series(depths: np.ndarray, values: np.ndarray) -> str:
     return ", ".join(f"{value:.3g} (depth {depth:.0f})" for depth, value in zip(depths, values) if np.isfinite(value))
 
 
-def named(what: str, depths: Collection[int]) -> str:
+def depth_note(text: str, depths: Collection[int]) -> str:
     """Returns depths in words, to append to others; empty if there are none."""
-    return f"; {what} at depth {', '.join(f'{depth:.0f}' for depth in depths)}" if depths else ""
+    return f"; {text} at depth {', '.join(f'{depth:.0f}' for depth in depths)}" if depths else ""
 
 
 def diverged_runs(rows: list[dict], *architectures: Architecture) -> str:
-    """Returns in words how many runs of these architectures diverged; empty where none did."""
+    """Returns in words how many runs of these architectures diverged; empty if none did."""
     words = ""
     for arch in architectures:
         runs = rows_of_architecture(rows, arch)

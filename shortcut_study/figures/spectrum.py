@@ -1,4 +1,4 @@
-"""Figures of a Hessian, its spectrum and those of its parts, from rows of CSV files alone; these rows; a landscape."""
+"""Figures of spectra, of a Hessian and its parts, drawn from rows of CSV files; these rows; a landscape."""
 
 import numpy as np
 from matplotlib.colors import LogNorm
@@ -15,8 +15,8 @@ _ENDS = {"largest": ("C3", "v"), "smallest": ("C2", "D")}  # colours and markers
 
 def quadrature_rows(quadrature: Quadrature) -> list[dict]:
     """Returns a row for each known eigenvalue, vector −1, for each Ritz value of a vector, and for each probe."""
-    nodes, weights, bounds, rounding, known, known_bounds, probes = quadrature
-    columns = [[-1, known, np.full(len(known), quadrature.known_weight), known_bounds]]
+    nodes, weights, bounds, rounding, outer, known_bounds, probes = quadrature
+    columns = [[-1, outer, np.full(len(outer), quadrature.known_weight), known_bounds]]
     columns += [[vector, *row] for vector, row in enumerate(zip(nodes, weights, bounds))]
     columns += [[len(nodes) + i, [mean], [1.0], [np.nan]] for i, mean in enumerate(probes)]
     return [
@@ -35,14 +35,14 @@ def quadrature_from_rows(rows: list[dict]) -> Quadrature:
     """Returns the quadrature that `quadrature_rows` made rows of; a probe is a vector without an error bound."""
     numbers = np.array([[float(row[name]) for name in ("vector", *_COLUMNS)] for row in rows])
     vectors = [numbers[numbers[:, 0] == vector, 1:].T for vector in np.unique(numbers[:, 0]) if vector >= 0]
-    known = numbers[numbers[:, 0] < 0, 1:].T
+    outer = numbers[numbers[:, 0] < 0, 1:].T
     whole = [vector for vector in vectors if not np.isnan(vector[2]).any()]
     probes = np.array([vector[0, 0] for vector in vectors[len(whole) :]])
     nodes = np.stack(whole, axis=1) if whole else np.zeros((3, 1, 0))
     # A table has seven digits, fewer than the share of one eigenvalue in millions needs: the known ones keep theirs.
     if nodes.size:
-        nodes[1] *= (1 - known[1].sum()) / nodes[1].sum(axis=1, keepdims=True)
-    return Quadrature(*nodes, max(float(row["rounding"]) for row in rows), known[0], known[2], probes)
+        nodes[1] *= (1 - outer[1].sum()) / nodes[1].sum(axis=1, keepdims=True)
+    return Quadrature(*nodes, max(float(row["rounding"]) for row in rows), outer[0], outer[2], probes)
 
 
 def spectrum_figure(rows: list[dict], density: list[dict], title: str = "") -> Figure:
@@ -109,7 +109,7 @@ def landscape_figure(
         axes.set(xlabel=names[0], ylabel="loss")
         axes.legend()
     else:
-        is_wide = high > WIDE * low > 0  # then a linear scale shows the corners alone
+        is_wide = high > WIDE * low > 0  # then a linear scale would show only the corners
         levels, norm = (np.geomspace, LogNorm(low, high)) if is_wide else (np.linspace, None)
         levels = levels(low, high, NUM_LEVELS)
         b, a = np.meshgrid(positions, positions)

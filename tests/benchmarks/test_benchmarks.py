@@ -38,7 +38,7 @@ def test_a_benchmark_prints_its_table(command, row):
     assert any(line.startswith(f"| {row} ") for line in done.stdout.splitlines()), done.stdout
 
 
-def test_steps_that_no_whole_number_of_calls_makes_are_refused():
+def test_steps_that_are_no_multiple_of_a_call_are_rejected():
     message = "steps must be a multiple of steps_per_execution = 2, got 3"
     assert message in refused(StepBenchmark, steps=3, steps_per_execution=2)
 

@@ -34,12 +34,12 @@ def test_measurements_take_turns_and_the_first_round_does_not_count():
     assert found["a"] == [3, 5] and found["b"] == [4, 6] and len(found[harness.OTHERS]) == 2
 
 
-def test_where_there_is_no_proc_it_is_unknown_how_busy_the_machine_was(monkeypatch):
+def test_without_proc_it_is_unknown_how_busy_the_machine_was(monkeypatch):
     monkeypatch.setattr(harness.os.path, "exists", lambda path: False)
     assert np.isnan(harness.interleaved({"a": lambda: 1}, 1)[harness.OTHERS]).all()
 
 
-def test_a_peer_answers_from_a_process_of_its_own_which_ends_with_it():
+def test_a_peer_answers_from_its_own_process_which_ends_with_it():
     with harness.Peer(peer_functions, 3) as peer:
         assert peer.call("add", 4) == 7
         pid = peer.call("pid")
@@ -55,7 +55,7 @@ def test_a_peer_that_crashes_is_an_error_here_and_no_crash():
         peer.call("crash")
 
 
-def test_a_peer_whose_framework_is_not_installed_is_left_out_and_a_line_says_so(capsys):
+def test_a_peer_whose_framework_is_not_installed_is_omitted_with_a_note(capsys):
     assert harness.functions_of_peer(contextlib.ExitStack(), "torch", missing) == {}
     assert "torch is left out: No module named 'no_such_framework'" in capsys.readouterr().out
 
@@ -80,7 +80,7 @@ def test_a_ratio_is_that_of_the_first_to_the_second_in_each_round():
     assert harness.ratios([2.0, 9.0], [1.0, 3.0]) == [2.0, 3.0]
 
 
-def test_a_report_has_a_ratio_where_a_row_has_both_and_a_dash_where_it_lacks_a_column(capsys):
+def test_report_prints_a_dash_for_a_missing_column_and_a_ratio_otherwise(capsys):
     rows = {
         "a": {"sweep": [0.5, 0.25], "loop": [2.0, 0.1], "peer": [4.0, 4.0], harness.OTHERS: [0.5, 0.5]},
         "b": {"sweep": [0.5, 0.5], "loop": [2.0, 2.0]},

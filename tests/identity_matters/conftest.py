@@ -46,7 +46,7 @@ def without_pictures(monkeypatch):
 
 @pytest.fixture
 def without_results(monkeypatch):
-    """Leaves out what a run exports at its end, which takes longer than a few steps."""
+    """Skips the export at the end of a run, which takes longer than a few steps."""
     monkeypatch.setattr("identity_matters.run.write_results", lambda *_: None)
 
 

@@ -1,4 +1,4 @@
-"""The experiments: what is compared, at which rates and steps, and that a diverged run is a result, not an accident."""
+"""The experiments: their variants, learning rates and steps; a diverged run is a result, not an accident."""
 
 import dataclasses
 import json
@@ -70,7 +70,7 @@ def test_the_optimiser_of_a_variant_is_that_of_its_name_whatever_the_preset():
                 assert optimizer == ("keras_momentum" if "SGD" in variant.name else "muon"), (preset, variant.name)
 
 
-def test_the_rate_is_chosen_on_held_out_images_and_the_seeds_are_tested_on_the_others(small, tmp_path):
+def test_learning_rate_is_chosen_on_held_out_images_and_seeds_use_the_test_images(small, tmp_path):
     config, calls = small
     rows = ablations.run_ablations(config, str(tmp_path / "run"))
     searched, tested = calls[:3], calls[3:]
@@ -95,7 +95,7 @@ def test_the_rate_is_chosen_on_held_out_images_and_the_seeds_are_tested_on_the_o
         ((1.0, 2.0), "0.25 (0.25, 0.5, 1, 2, all diverged)"),
     ],
 )
-def test_a_search_goes_two_rates_beyond_its_grid_and_what_may_not_be_the_best_is_marked(
+def test_search_extends_two_rates_beyond_its_grid_and_marks_a_doubtful_best_rate(
     small, tmp_path, monkeypatch, capsys, rates, chosen
 ):
     config, calls = small
@@ -155,7 +155,7 @@ def test_steps_are_whole_calls_into_the_compiled_program():
         assert ablations._plan(variant, base, config).tests[0].train_steps == whole
 
 
-def test_strides_are_of_the_data_s_images_and_leave_no_run_directory_where_they_do_not_fit(tmp_path, digits_npz):
+def test_strides_that_do_not_fit_the_images_leave_no_run_directory(tmp_path, digits_npz):
     stem = dataclasses.replace(AblationConfig().train.model, stem_stride=3)
     data = DataConfig(npz=str(digits_npz), validation_examples=20)
     base = dataclasses.replace(AblationConfig().train, model=stem, data=data)
@@ -168,7 +168,7 @@ def test_strides_are_of_the_data_s_images_and_leave_no_run_directory_where_they_
     "name, images",
     [("statements", (50_000, "32x32x3")), ("rivals", (50_000, "32x32x3")), ("initializers", (4_000, "16x16x1"))],
 )
-def test_the_runs_of_docs_go_on_by_their_own_commands(tmp_path, name, images):
+def test_the_runs_of_docs_resume_by_their_own_commands(tmp_path, name, images):
     path = pathlib.Path(__file__).parents[2] / "docs" / "runs" / name / "config.json"
     shutil.copy(path, tmp_path)
     stored = json.loads(path.read_text())
@@ -217,7 +217,7 @@ def test_the_lowest_mean_error_comes_first_and_colours_are_of_optimisers():
     assert {line.get_ydata()[0]: line.get_color() for line in dots} == {0: "C0", 1: "C0", 2: "C3"}
 
 
-def test_errors_by_depth_are_of_networks_that_differ_in_depth_and_initializer_alone():
+def test_errors_by_depth_are_of_networks_that_differ_in_depth_and_initializer_only():
     names = [f"{blocks} block{'s' * (blocks > 1)} a stage" for blocks in (1, 4, 9)]
     small = dict(zip(("BN-free", *names), (13, 7, 25, 55)))
     standard_names = ("standard initializer", *(f"{name} with standard initializer" for name in names))
@@ -258,7 +258,7 @@ def test_a_finished_run_does_not_stand_for_a_variant_that_has_changed_since(smal
     np.testing.assert_equal(ablations.run_ablations(config, str(tmp_path / "run")), rows)  # rows alone are taken
 
 
-def test_an_experiment_does_not_go_on_on_other_images(small, tmp_path):
+def test_an_experiment_does_not_resume_on_other_images(small, tmp_path):
     config, calls = small
     ablations.run_ablations(dataclasses.replace(config, num_seeds=1), str(tmp_path / "run"))
     path, count = tmp_path / "run" / "config.json", len(calls)
@@ -285,7 +285,7 @@ def test_some_variants_alone_and_then_the_others_in_the_same_directory(small, tm
         assert message in refused(dataclasses.replace, config, only=only)
 
 
-def test_config_json_and_results_csv_alone_are_enough_to_go_on(small, tmp_path):
+def test_config_json_and_results_csv_are_enough_to_resume(small, tmp_path):
     config, calls = small
     first = dataclasses.replace(config, num_seeds=2)
     rows = ablations.run_ablations(first, str(tmp_path / "here"))
@@ -314,7 +314,7 @@ def test_a_damaged_results_csv_is_one_clear_line_and_trains_nothing(small, tmp_p
         assert not calls and (tmp_path / "run" / "results.csv").read_text() == text
 
 
-def test_rows_of_no_variant_are_refused_by_what_is_compared(tmp_path):
+def test_rows_of_an_unknown_variant_are_rejected(tmp_path):
     path = tmp_path / "results.csv"
     path.write_text("variant,phase,chosen_rate,seed\nnobody,test,1,0\nBN-free of 8 layers,test,1,0\n")
     for fields, words in (
@@ -324,9 +324,7 @@ def test_rows_of_no_variant_are_refused_by_what_is_compared(tmp_path):
         assert refused(ablations._open_table, str(path), AblationConfig(**fields)).endswith(words)
 
 
-def test_an_interrupted_experiment_draws_what_there_is_and_goes_on_without_losing_it(
-    small, tmp_path, monkeypatch, capsys
-):
+def test_interrupted_experiment_draws_its_finished_runs_and_resumes_with_them(small, tmp_path, monkeypatch, capsys):
     config, calls = small
     path, whole = str(tmp_path / "run" / "results.csv"), training.train
 
@@ -394,7 +392,7 @@ def test_the_steps_of_the_norms_are_a_flag_and_the_drops_are_those_of_the_paper(
     assert shortest.config(config.train, 0.1).decay_steps == (2, 3)
 
 
-def test_the_steps_of_the_norms_are_refused_for_other_experiments():
+def test_the_steps_of_the_norms_are_rejected_for_other_experiments():
     with pytest.raises(UserError, match="norms_steps is for --experiment=norms; --operations sets the steps of rivals"):
         AblationConfig(experiment="rivals", norms_steps=100)
     with pytest.raises(UserError, match="norms_steps must be at least 5, got 4"):

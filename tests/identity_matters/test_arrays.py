@@ -1,4 +1,4 @@
-"""Arrays and batches of one's own, given in Python: taken in many forms, refused in one line, resumed as the same."""
+"""A user's arrays and batches, passed in Python: accepted forms, short errors, and resumption with the same data."""
 
 import dataclasses
 import itertools
@@ -67,14 +67,14 @@ def test_the_config_of_a_run_on_arrays_has_their_name_and_shape_and_its_own_numb
     assert fitted == dataclasses.replace(tiny_config, data=data)
 
 
-def test_channels_first_are_refused_with_what_to_do():
+def test_channels_first_are_rejected_with_advice():
     x = np.zeros((6, 3, 32, 32), np.uint8)
     assert "x.transpose(0, 2, 3, 1)" in refused(given_source, (x, np.arange(6), x, np.arange(6)), ANY)
     assert given_source((x.transpose(0, 2, 3, 1), np.arange(6)) * 2, ANY).image_shape == (32, 32, 3)
 
 
 @pytest.mark.slow
-def test_the_same_arrays_go_on_and_others_are_another_run(given_run, tiny_config, digits):
+def test_the_same_arrays_resume_and_others_are_another_run(given_run, tiny_config, digits):
     run_dir, row = given_run
     assert training.train(tiny_config, run_dir, data=digits) == pytest.approx(row, rel=1e-6, nan_ok=True)
     x, y, x_test, y_test = digits
@@ -106,7 +106,7 @@ _BYTES.flat[:2] = 0, 255  # so that the range is all of it
         (0, [], "images must be [n, h, w] or [n, h, w, c] and not empty, got (0, 8, 8, 1)"),
     ],
 )
-def test_a_split_that_does_not_fit_together_is_refused(images, labels, words):
+def test_a_split_that_does_not_fit_together_is_rejected(images, labels, words):
     split = {"train": np.zeros((images, 8, 8, 1), np.uint8)}, {"train": np.array(labels, np.int32)}
     assert words in refused(arrays.ArraySource, "random", *split, 4)
 
@@ -125,7 +125,7 @@ def test_a_split_that_does_not_fit_together_is_refused(images, labels, words):
         ((_BYTES, [[0, 1, 1], [0, 0, 1]] * 3, _BYTES, [0, 1] * 3), "one-hot rows of one class each"),  # multi-label
     ],
 )
-def test_unfit_data_are_refused_with_what_is_wanted(data, words):
+def test_unfit_data_are_rejected_with_the_expected_form(data, words):
     assert words in refused(given_source, data, ANY)
 
 
@@ -187,7 +187,7 @@ def test_floats_of_one_scale_become_the_nearest_bytes_though_their_ranges_differ
         np.testing.assert_array_equal(found[..., 0], expected)
 
 
-def test_splits_of_different_scales_are_refused():
+def test_splits_of_different_scales_are_rejected():
     assert "one split of the images lies in 0 … 1, the other in 0 … 255" in refused(given, _BYTES, _BYTES / 255)
 
 
@@ -214,7 +214,7 @@ def test_floats_and_bytes_are_not_mixed():
         (_BYTES, 2 * _BYTES, "(images - 0) / 510"),
     ],
 )
-def test_other_ranges_are_refused_with_the_line_that_converts_them(train, test, advice):
+def test_other_ranges_are_rejected_with_the_line_that_converts_them(train, test, advice):
     message = refused(given, train, test)
     assert "must lie in 0 … 255, or be floats in 0 … 1, got" in message and f"images = {advice}, for both" in message
 
@@ -295,14 +295,14 @@ X, Y = np.zeros((4, 8, 8), np.uint8), np.arange(4)
         (endless, "gives more than the 1e+05 values that fit in memory"),
     ],
 )
-def test_what_is_no_data_set_is_refused_in_one_line(data, words, monkeypatch):
+def test_an_invalid_data_set_raises_a_short_error(data, words, monkeypatch):
     monkeypatch.setattr(given_module, "MAX_BYTES_IN_MEMORY", 100_000)
     message = refused(read_examples, "train", data())
     assert message.startswith("train") and words in message
 
 
 class ByNumber:
-    """Batches that are there by number alone, and whose numbers have no end of their own."""
+    """Batches that only have a number, and whose numbers have no end."""
 
     def __init__(self, count):
         self._count = count
@@ -322,7 +322,7 @@ READERS = {
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_data_without_end_are_one_line(reader):
+def test_data_without_end_are_a_short_error(reader):
     repeated = tf.data.Dataset.from_tensors((X, Y)).repeat()
     assert "repeats without end; take some of it, e.g. data.take(100)" in refused(READERS[reader], repeated)
 
@@ -350,7 +350,7 @@ def test_sample_weights_are_as_many_as_the_images():
 
 
 @pytest.mark.parametrize("names", [np.array(["bee", "ant", "bee"], object), [b"bee", b"ant", b"bee"]])
-def test_string_labels_are_refused_with_the_line_that_converts_them(names):
+def test_string_labels_are_rejected_with_the_line_that_converts_them(names):
     x = np.zeros((3, 8, 8), np.uint8)
     message = refused(given_source, (x, names, x, names), ANY)
     line = message.partition("; ")[2].removesuffix(" converts names")
@@ -385,7 +385,7 @@ def of_values(*values, dtype=np.float32):
         (np.zeros((2, 6, 4), np.uint8), [0] * 48),
     ],
 )
-def test_images_to_evaluate_on_are_bytes_or_floats_of_one_of_two_ranges_with_channels_last(images, taken):
+def test_evaluation_images_are_bytes_or_floats_in_one_of_two_ranges_channels_last(images, taken):
     labels = np.zeros(len(images), int)
     if isinstance(taken, str):
         assert taken in refused(arrays.as_examples, images, labels)

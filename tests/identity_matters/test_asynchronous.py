@@ -138,7 +138,7 @@ def fake_model(handed_out, begun=1):
 
 
 @pytest.mark.parametrize("stops_at, num_read", [(None, 9), (2, 6)])
-def test_twice_as_many_batches_as_workers_are_on_their_way_and_none_is_handed_out_after_a_stop(stops_at, num_read):
+def test_two_batches_per_worker_are_in_flight_and_none_is_handed_out_after_a_stop(stops_at, num_read):
     """Two workers: the first answer is read with four on their way, and after a stop the four that are."""
     most, seen = [], []
 

@@ -21,7 +21,7 @@ SMALL = ModelConfig(
 
 @pytest.fixture
 def images():
-    """Of mean 3 and standard deviation 2, so that moments matter."""
+    """Images of mean 3 and standard deviation 2, so that batch statistics matter."""
     return np.random.default_rng(0).normal(3, 2, SHAPE).astype(np.float32)
 
 

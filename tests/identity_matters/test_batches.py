@@ -117,7 +117,7 @@ def test_two_batches_are_read_ahead_and_no_more(monkeypatch):
     read, ended = [], []
 
     class AtOnce(SimpleNamespace):
-        """An executor that does what it is given before it goes on."""
+        """An executor that runs each task before it returns."""
 
         def submit(self, function, key):
             return SimpleNamespace(result=lambda found=function(key): found, cancel=lambda: ended.append(key))
@@ -166,7 +166,7 @@ def test_the_batch_size_does_not_change_the_order_of_the_examples():
     )
 
 
-def test_augmentation_leaves_the_order_alone_and_without_padding_and_flips_images_are_not_moved():
+def test_augmentation_keeps_the_order_and_without_padding_and_flips_moves_no_image():
     np.testing.assert_array_equal(plan_batch(2, 9, 16, 50)[:, 0], plan_batch(2, 9, 16, 50, 4, True)[:, 0])
     assert not plan_batch(2, 9, 16, 50)[:, 1:].any()
     assert not plan_batch(2, 9, 16, 50, crop_padding=4)[:, 3].any()
@@ -186,7 +186,7 @@ def philox(key, index, count) -> list[int]:
     return words[:count]
 
 
-def test_the_plan_is_what_philox_written_out_gives():
+def test_the_plan_equals_philox_written_out():
     """So examples, offsets and flips are uniform, and independent of one another."""
     order = philox((7, 0), 3, NUM_TRAIN)
     words = np.array(philox((7, 1), 8, 24), dtype=object).reshape(3, 8)
@@ -227,7 +227,7 @@ def test_a_batch_is_the_training_images_of_its_plan_augmented_with_their_labels(
 
 @pytest.fixture(scope="module")
 def network():
-    """Of the shape of the data. Read only."""
+    """A network for images of the data's shape. Read only."""
     return all_conv_resnet(ModelConfig((8, 6, 3), 7, stem_width=4, widths=(4, 8), blocks_per_stage=(1, 1)))
 
 

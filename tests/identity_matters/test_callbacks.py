@@ -157,7 +157,7 @@ def test_sigterm_at_an_evaluation_that_has_no_checkpoint_saves_one(short, short_
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("without_results")
-def test_steps_per_execution_makes_a_hook_of_several_updates_and_gives_the_same_weights(short, short_run, tmp_path):
+def test_steps_per_execution_groups_updates_in_one_hook_and_keeps_the_weights(short, short_run, tmp_path):
     log = Log()
     several = dataclasses.replace(short, steps_per_execution=2, checkpoint_every=6)
     training.train(several, tmp_path / "run", callbacks=[log])
@@ -209,7 +209,7 @@ def test_early_stopping_decides_what_is_exported_and_returned(short, tmp_path, m
     assert (tmp_path / "run" / "saved_model").is_dir()
 
 
-def test_no_hook_is_called_where_a_done_run_gets_again_what_it_has_lost(short, short_run, tmp_path):
+def test_no_hook_is_called_when_a_done_run_restores_its_lost_files(short, short_run, tmp_path):
     run_dir, log = shutil.copytree(short_run, tmp_path / "run"), Log()
     shutil.rmtree(run_dir / "saved_model")
     (run_dir / "model.keras").unlink()
@@ -218,7 +218,7 @@ def test_no_hook_is_called_where_a_done_run_gets_again_what_it_has_lost(short, s
     assert "train" not in log.calls
 
 
-def test_what_would_restore_the_run_a_second_time_is_refused(short, tmp_path, monkeypatch):
+def test_callbacks_that_would_restore_the_run_again_are_rejected(short, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="^BackupAndRestore cannot be a callback of a run"):
         training.train(short, tmp_path / "run", callbacks=[Log(), keras.callbacks.BackupAndRestore("backup")])
@@ -279,9 +279,7 @@ class StopAtOnce(keras.callbacks.Callback):
 
 
 @pytest.mark.usefixtures("without_results")
-def test_a_callback_that_stops_as_the_run_begins_gets_one_update_as_in_keras_in_a_process_without_streams(
-    tiny_config, tmp_path, monkeypatch
-):
+def test_callback_that_stops_at_the_beginning_gets_one_update_as_in_keras(tiny_config, tmp_path, monkeypatch):
     """sys.stdout and sys.stderr are None under pythonw and in some daemons; run_dir may be bytes."""
     monkeypatch.setattr("sys.stdout", None)
     monkeypatch.setattr("sys.stderr", None)
@@ -301,7 +299,7 @@ def test_a_worker_that_is_not_the_chief_draws_no_bar(state, is_visible):
         assert progress._bar.disable != is_visible
 
 
-def test_the_first_call_of_a_run_is_timed_only_if_it_is_alone(state, monkeypatch):
+def test_the_first_call_of_a_run_is_timed_only_if_it_is_the_only_one(state, monkeypatch):
     clock = [0.0]
     monkeypatch.setattr("time.perf_counter", lambda: clock[0])
 

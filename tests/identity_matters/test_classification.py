@@ -7,7 +7,7 @@ from identity_matters.classification import classify
 from identity_matters.classifier import Classifier
 
 
-def test_photos_are_answered_a_few_at_a_time_and_a_class_without_a_name_by_its_number(tmp_path):
+def test_photos_are_classified_in_small_batches_and_unnamed_classes_get_numbers(tmp_path):
     paths, sizes = [write(tmp_path / f"{i}.png", noise(4, 4, 3, seed=i)) for i in range(3)], []
     rows = np.log([[1, 2, 1], [1, 1, 2], [6, 1, 1]])
 

@@ -9,7 +9,7 @@ from begun import begin
 from identity_matters import classifier, export, networks
 from identity_matters.classifier import load_classifier
 from identity_matters.config import ModelConfig, TrainConfig
-from identity_matters.model import standardize, taking_raw_images
+from identity_matters.model import standardize, with_standardization
 from identity_matters.saved_model_signature import CLASS_NAMES_FILE
 
 STANDARD = {"residual_initializer": "standard", "use_batch_norm": True}
@@ -31,12 +31,12 @@ def test_logits_are_those_of_moving_averages_and_without_dropout(name):
     assert np.abs(in_training - expected).max() > 0.01 * np.abs(expected).max()
 
 
-def test_a_network_of_a_file_takes_as_many_images_as_a_gigabyte_holds_and_nothing_is_said(tmp_path, monkeypatch, capfd):
+def test_network_file_gets_as_many_images_as_fit_in_a_gigabyte_and_prints_nothing(tmp_path, monkeypatch, capfd):
     networks.build(TINY).save(tmp_path / "model.keras")
     assert load_classifier(tmp_path).max_batch == 2**28 // (12 * 12 * 4)  # the stem's outputs
     monkeypatch.setattr(classifier, "_MAX_OUTPUTS", 100)
     assert load_classifier(tmp_path).max_batch == 1
-    load_classifier(taking_raw_images(networks.build(TINY)))
+    load_classifier(with_standardization(networks.build(TINY)))
     assert not capfd.readouterr().err
     load_classifier(networks.build(TINY))  # of this process, which may be of images that are standardised
     assert "has no layer that scales images, so they are standardised for it" in capfd.readouterr().err

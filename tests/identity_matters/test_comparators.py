@@ -70,7 +70,7 @@ PARAMETERS = {
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in NETWORKS]
 )
-def test_every_network_has_the_parameters_of_its_table_and_as_many_layers_as_its_name_says(name):
+def test_every_network_has_the_parameters_of_its_table_and_the_layers_of_its_name(name):
     network = cifar10_network(name)
     number, printed = PARAMETERS[name]
     assert sum(int(np.prod(v.shape)) for v in network.trainable_variables) == number
@@ -80,7 +80,7 @@ def test_every_network_has_the_parameters_of_its_table_and_as_many_layers_as_its
     assert len(layers_of(network, layers.Conv2D, layers.Dense)) == depth and network.name == name
 
 
-def test_bottlenecks_transitions_and_subsampling_are_where_the_papers_have_them():
+def test_bottlenecks_transitions_and_subsampling_are_those_of_the_papers():
     filters = [layer.filters for layer in layers_of(small_network("densenet_bc"), layers.Conv2D)]
     assert filters == [10, *2 * [20, 5], 20 // 2, *2 * [20, 5], 20 // 2, *2 * [20, 5]]  # k = 5
     filters = [layer.filters for layer in layers_of(small_network("densenet"), layers.Conv2D)]
@@ -113,7 +113,7 @@ def test_training_needs_the_operations_counted_by_hand():
 
 
 @each_architecture
-def test_images_of_9_pixels_are_taken_and_of_8_refused_in_one_line(kind):
+def test_images_of_9_pixels_are_accepted_and_of_8_raise_a_short_error(kind):
     network = SMALL_NETWORKS[kind](dataclasses.replace(ANY_SIZE, image_shape=(9, 32, 3)))
     assert network.output_shape == (None, 7) and network.inputs[0].name == "images"
     name = next(name for name in NETWORKS if name.startswith(kind))
@@ -121,7 +121,7 @@ def test_images_of_9_pixels_are_taken_and_of_8_refused_in_one_line(kind):
         networks.build(dataclasses.replace(ANY_SIZE, image_shape=(8, 32, 3), network=name))
 
 
-def test_an_unknown_network_and_an_impossible_depth_are_refused_in_one_line():
+def test_an_unknown_network_and_an_impossible_depth_raise_a_short_error():
     with pytest.raises(
         UserError, match="^network must be one of all_conv_resnet, .*densenet_bc_100_12, got 'resnet_18'$"
     ):
@@ -248,7 +248,7 @@ def test_each_network_equals_a_forward_pass_in_numpy(kind, sides):
 
 
 @each_architecture
-def test_a_kernel_depends_on_the_seed_and_the_name_of_its_layer_alone(kind):
+def test_a_kernel_depends_on_the_seed_and_the_name_of_its_layer_only(kind):
     build = SMALL_NETWORKS[kind]
     first, again, other = map(arrays, (small_network(kind), build(SMALL, 3), build(SMALL, 4)))
     kernels = [path for path in first if path.endswith("kernel")]
@@ -283,7 +283,7 @@ def test_one_step_of_training_without_decay_moves_every_weight_and_statistic(kin
     assert [path for path, array in arrays(network).items() if np.array_equal(array, before[path])] == []
 
 
-def test_all_cnn_c_drops_a_fifth_of_the_image_and_half_after_each_strided_convolution(images):
+def test_all_cnn_c_drops_out_inputs_at_20_percent_and_strided_outputs_at_50(images):
     network = all_cnn_c(SMALL)
     dropped = [(layer.rate, layer.input.shape[1:]) for layer in layers_of(network, layers.Dropout)]
     assert dropped == [(0.2, (16, 12, 3)), (0.5, (8, 6, 96)), (0.5, (4, 3, 192))]
@@ -294,7 +294,7 @@ def test_all_cnn_c_drops_a_fifth_of_the_image_and_half_after_each_strided_convol
 
 
 @each_architecture
-def test_weight_decay_is_half_lambda_times_the_squared_norm_of_the_convolution_kernels(kind):
+def test_weight_decay_is_half_lambda_times_the_squared_kernel_norm(kind):
     network = small_network(kind)
     kernels = [a for path, a in arrays(network).items() if path.endswith("kernel") and "conv" in path]
     squared = sum(np.sum(kernel.astype(np.float64) ** 2) for kernel in kernels)
@@ -302,7 +302,7 @@ def test_weight_decay_is_half_lambda_times_the_squared_norm_of_the_convolution_k
 
 
 @each_architecture
-def test_mixed_precision_computes_convolutions_and_relus_before_them_in_bfloat16_and_all_else_in_float32(kind, images):
+def test_mixed_precision_uses_bfloat16_for_convolutions_and_their_relus_only(kind, images):
     base = small_network(kind)
     mixed = SMALL_NETWORKS[kind](dataclasses.replace(SMALL, mixed_precision=True), 3)
     assert {v.dtype for v in mixed.trainable_variables} == {mixed.output.dtype} == {"float32"}

@@ -119,7 +119,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("kind, changes, message", REFUSED)
-def test_what_a_field_cannot_hold_is_refused_in_one_line(kind, changes, message):
+def test_an_invalid_field_raises_a_short_error(kind, changes, message):
     assert message in refused(kind, **changes)
 
 
@@ -153,7 +153,7 @@ class Limited(fields.Checked):
         ("rate", 1e300, np.inf, "rate must be a finite number, got inf"),
     ],
 )
-def test_a_number_at_its_limit_is_taken_and_the_next_one_refused(name, taken, left, words):
+def test_a_number_at_its_limit_is_taken_and_the_next_one_rejected(name, taken, left, words):
     assert getattr(Limited(**{name: taken}), name) == taken
     assert refused(Limited, **{name: left}) == words
 

@@ -31,7 +31,7 @@ def half(tiny_run):
 
 
 class Restoring:
-    """A TrainingState of the network of tiny_config that restores from a folder and says what it took."""
+    """A TrainingState of the network of tiny_config that restores from a folder and reports the checkpoint."""
 
     def __init__(self, tiny_config):
         network, rule = all_conv_resnet(tiny_config.model), optimizer(tiny_config)
@@ -127,7 +127,7 @@ def test_a_checkpoint_that_cannot_be_read_now_is_not_damaged(half, tiny_config, 
     assert restoring(tmp_path) == 3
 
 
-def test_checkpoints_of_later_steps_and_folders_of_that_name_do_not_cost_the_new_ones(tmp_path):
+def test_checkpoints_of_later_steps_and_folders_so_named_do_not_cost_the_new_ones(tmp_path):
     (tmp_path / "step_00000001.npz").mkdir()
     for step in range(50, 54):
         save(tmp_path, step, ARRAYS, named=step + 100)
@@ -149,7 +149,7 @@ METRICS = {
 
 
 @pytest.mark.parametrize("row", METRICS.values(), ids=METRICS)
-def test_metrics_that_no_run_writes_are_refused_in_one_line(tmp_path, row):
+def test_metrics_that_no_run_writes_raise_a_short_error(tmp_path, row):
     header, row = ",".join(tables._READ_COLUMNS), ",".join(row)
     (tmp_path / "metrics.csv").write_text(f"{header}\n{row}\n" if row else f"{header}\n")
     assert "as a run's metrics" in refused(tables.read_metrics, str(tmp_path / "metrics.csv"))

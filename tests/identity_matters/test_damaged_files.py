@@ -87,7 +87,7 @@ TABLE = [
 
 
 @pytest.mark.parametrize("reader, damage, words", TABLE)
-def test_a_damaged_file_is_one_line_with_its_path(tiny_run, tmp_path, reader, damage, words):
+def test_a_damaged_file_is_a_short_error_with_its_path(tiny_run, tmp_path, reader, damage, words):
     name = {"network": "model.keras", "config": "config.json", "metrics": "metrics.csv"}.get(reader)
     path = tmp_path / name if name else write_npz(tmp_path)
     if name:
@@ -146,7 +146,7 @@ def prepared(tmp_path_factory):
 
 @pytest.mark.parametrize("split", ["train", "test"])
 @pytest.mark.parametrize("damage", [cut, remove])
-def test_a_damaged_tfds_set_ends_training_in_one_line(prepared, tiny_config, tmp_path, split, damage):
+def test_a_damaged_tfds_set_ends_training_with_a_short_error(prepared, tiny_config, tmp_path, split, damage):
     shutil.copytree(prepared, tmp_path / "data")
     folder = tmp_path / "data" / "identity_tiny_jpeg" / "1.0.0"
     damage(min(folder.glob(f"*-{split}.tfrecord*")))

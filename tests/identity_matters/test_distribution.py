@@ -20,7 +20,7 @@ from identity_matters.cluster import Cluster, from_environment, worker_addresses
 from identity_matters.config import TrainConfig
 from identity_matters.data.arrays import ArraySource
 from identity_matters.data.batches import ArrayBatches
-from identity_matters.errors import UserError, WorkerLost, explaining
+from identity_matters.errors import UserError, WorkerLost, translate_errors
 from identity_matters.replicated import all_reduce_before_clipping
 from identity_matters.runs.tables import read_metrics
 from launch.local_cluster import free_ports, tf_config
@@ -62,12 +62,12 @@ def test_a_tf_config_that_cannot_be_used_is_named(text, named):
     assert named in str(error.value) and text in str(error.value) and "\n" not in str(error.value)
 
 
-def test_a_tf_config_nested_100_000_deep_is_one_line():
+def test_a_tf_config_nested_100_000_deep_is_a_short_error():
     message = refused(worker_addresses, '{"cluster": ' * 100_000)
     assert message.startswith("TF_CONFIG cannot be used: maximum recursion depth") and len(message) < 600
 
 
-def test_several_workers_are_refused_under_pytorch(monkeypatch):
+def test_several_workers_are_rejected_under_pytorch(monkeypatch):
     """Each worker would train the whole batch by itself, and write to the same run directory."""
     monkeypatch.setenv("TF_CONFIG", tf_config({"worker": ["a:1", "b:2"]}, index=1))
     monkeypatch.setattr(cluster.keras.backend, "backend", lambda: "torch")
@@ -97,7 +97,7 @@ def test_under_jax_a_process_shares_its_batches_among_its_devices(monkeypatch, n
 
 
 @pytest.mark.parametrize("gpus, way", [([], "RING"), (["GPU:0", "GPU:1"], "NCCL")])
-def test_two_processes_train_on_all_devices_and_the_chief_waits_half_a_minute_for_the_other(monkeypatch, gpus, way):
+def test_two_processes_use_all_devices_and_the_chief_waits_half_a_minute(monkeypatch, gpus, way):
     context, waited = tf_context.context(), []
 
     def strategy(communication_options):
@@ -141,7 +141,7 @@ def test_the_rows_of_the_workers_make_up_the_batch():
         assert message.endswith(f"number of devices, 6 on 3 worker(s), got {unfit}; the nearest are {nearest}")
 
 
-def test_gradients_are_summed_by_replicas_alone():
+def test_gradients_are_summed_only_by_replicas():
     class Clipping:
         def _clip_gradients(self, grads):
             return grads
@@ -234,7 +234,7 @@ except ValueError as error:
 
 
 @pytest.mark.slow
-def test_workers_meet_past_a_proxy_and_with_different_numbers_of_devices_say_so_on_each():
+def test_workers_connect_past_a_proxy_and_report_different_numbers_of_devices():
     """gRPC would take the proxy of the environment for 127.0.0.1 too; nobody listens on its port."""
     addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
     proxies = dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:9")
@@ -257,13 +257,13 @@ def test_workers_meet_past_a_proxy_and_with_different_numbers_of_devices_say_so_
 def test_other_devices_than_another_workers_are_no_lost_worker(difference):
     error = tf.errors.InternalError(None, None, f"Device /device:GPU:0 is joining a group with {difference}\n[[node]]")
     with pytest.raises(UserError, match="worker 1 has 2 device.s., another worker has .*CUDA_VISIBLE_DEVICES"):
-        with explaining(Cluster(Replicas(4), 1, 2).translate_error):
+        with translate_errors(Cluster(Replicas(4), 1, 2).translate_error):
             raise error
-    with pytest.raises(WorkerLost, match="^worker 1 "), explaining(Cluster(Replicas(4), 1, 2).translate_error):
+    with pytest.raises(WorkerLost, match="^worker 1 "), translate_errors(Cluster(Replicas(4), 1, 2).translate_error):
         raise tf.errors.InternalError(None, None, "the group has gone")
 
 
-def test_the_workers_together_see_the_batches_that_one_would_and_every_test_image_once():
+def test_workers_together_see_the_batches_of_one_worker_and_every_test_image_once():
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (30, 4, 4, 1), np.uint8)
     labels = {"train": np.arange(30, dtype=np.int32), "test": np.arange(11, dtype=np.int32)}
@@ -279,7 +279,7 @@ def test_the_workers_together_see_the_batches_that_one_would_and_every_test_imag
 
 @pytest.fixture(scope="module")
 def on_two_devices():
-    """What replicas.py finds: two replicas of a process of its own, whose TensorFlow has two logical CPUs."""
+    """The results of replicas.py: two replicas in a separate process, whose TensorFlow has two logical CPUs."""
     script = os.path.join(os.path.dirname(__file__), "replicas.py")
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]

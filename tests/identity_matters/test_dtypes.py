@@ -6,7 +6,7 @@ import numpy as np
 from identity_matters.dtypes import with_dtype
 
 
-def test_a_copy_of_a_network_of_two_inputs_dropout_and_large_outputs_computes_the_same():
+def test_copy_of_a_network_with_two_inputs_and_dropout_computes_the_same():
     inputs = [keras.Input((3,)), keras.Input((2,))]
     x = keras.layers.Dropout(0.5)(keras.layers.Dense(2)(keras.layers.Concatenate()(inputs)))
     model = keras.Model(inputs, keras.layers.Rescaling(1e4)(x))

@@ -1,11 +1,11 @@
-"""What errors say: in one line, as long as a line may be, and which errors of others are ours."""
+"""Messages of errors: one line of limited length, and which foreign errors become ours."""
 
 import pytest
 
 from identity_matters import errors
 
 
-def test_values_and_lines_are_cut_where_they_are_too_long():
+def test_values_and_lines_that_are_too_long_are_cut():
     for length, shown in ((198, f"'{198 * 'x'}'"), (199, f"'{199 * 'x'}…")):
         assert errors.truncated_repr(length * "x") == shown
     assert errors.first_line(ValueError("\n  " + 2000 * "x" + "\nmore")) == 1900 * "x"
@@ -13,7 +13,7 @@ def test_values_and_lines_are_cut_where_they_are_too_long():
     assert [errors.reason_of(of) for of in (OSError(2, "gone"), OSError(300 * "x"))] == ["gone", 200 * "x"]
 
 
-def test_a_lost_worker_and_a_loss_that_is_not_finite_are_said_in_one_line():
+def test_a_lost_worker_and_a_loss_that_is_not_finite_have_a_short_error():
     lost = errors.WorkerLost("worker 1", ConnectionError("{{node sum}} the peer has gone\n\nTraceback"))
     assert str(lost) == "worker 1 lost another worker (ConnectionError: the peer has gone)"
     assert str(errors.Diverged(7)) == "the loss became NaN or infinite at step 7"
@@ -23,15 +23,15 @@ def test_a_lost_worker_and_a_loss_that_is_not_finite_are_said_in_one_line():
 @pytest.mark.parametrize(
     "rule, error, words",
     [
-        (errors.refused_value, ValueError("too large"), "too large"),
-        (errors.refused_value, errors.UserError("too large"), None),
-        (errors.refused_value, TypeError("no number"), None),
+        (errors.as_user_error, ValueError("too large"), "too large"),
+        (errors.as_user_error, errors.UserError("too large"), None),
+        (errors.as_user_error, TypeError("no number"), None),
         (errors.unreadable_data, RuntimeError("E at x: UserError: cannot read a.png: gone\nTraceback"), "a.png: gone"),
         (errors.unreadable_data, errors.UserError("UserError: cannot read a.png\n"), None),
         (errors.unreadable_data, RuntimeError("cannot read"), None),
     ],
 )
-def test_errors_of_others_become_the_users_where_they_are_known(rule, error, words):
+def test_known_errors_of_libraries_become_user_errors(rule, error, words):
     found = rule(error)
     assert (found is None) == (words is None)
     assert found is None or isinstance(found, errors.UserError) and words in str(found)

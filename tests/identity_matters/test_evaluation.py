@@ -76,9 +76,7 @@ def serve(path, images) -> dict[str, np.ndarray]:
     return {name: value.numpy() for name, value in outputs.items()}
 
 
-def test_the_saved_model_gives_bitwise_the_logits_of_the_network_for_raw_images_and_their_softmax(
-    tiny_run, exported, digits
-):
+def test_saved_model_returns_bitwise_the_network_s_logits_and_their_softmax(tiny_run, exported, digits):
     network, outputs = keras.saving.load_model(tiny_run / "model.keras"), serve(exported, digits)
     logits = outputs["logits"]
     np.testing.assert_array_equal(logits, network(digits))
@@ -87,7 +85,7 @@ def test_the_saved_model_gives_bitwise_the_logits_of_the_network_for_raw_images_
     np.testing.assert_allclose(outputs["probabilities"], exponentials / exponentials.sum(1, keepdims=True), rtol=1e-5)
 
 
-def test_a_normalised_network_of_mixed_precision_is_exported_as_it_answers_in_inference(tiny_config, digits, tmp_path):
+def test_batch_normalised_mixed_precision_network_is_exported_in_inference_mode(tiny_config, digits, tmp_path):
     network = all_conv_resnet(dataclasses.replace(tiny_config.model, use_batch_norm=True, mixed_precision=True))
     for _ in range(2):  # the second replaces the first
         export(network, str(tmp_path / "saved_model"))
@@ -104,8 +102,8 @@ def test_an_export_removes_nobodys_files(tiny_config, tmp_path):
 
 
 @pytest.mark.slow
-def test_tensorflow_alone_runs_the_saved_model(exported, digits, tmp_path):
-    """As `saved_model_cli run`, where importing our packages fails."""
+def test_tensorflow_without_our_packages_runs_the_saved_model(exported, digits, tmp_path):
+    """As `saved_model_cli run`, in a process that cannot import our packages."""
     for package in ("identity_matters", "launch"):
         (tmp_path / f"{package}.py").write_text("raise ImportError('not here')")
     np.save(tmp_path / "images.npy", digits)
@@ -165,9 +163,7 @@ def nines(images, labels):
         (lambda *arrays: [tf.constant(arrays[0]), arrays[1]], [40, (40, 40)]),  # no list of two batches
     ],
 )
-def test_batches_come_in_many_forms_and_the_progress_bar_has_a_total_where_there_is_one(
-    pixel_model, ranked, bar, data, totals
-):
+def test_batches_come_in_many_forms_and_the_progress_bar_has_a_known_total(pixel_model, ranked, bar, data, totals):
     found = trusted(pixel_model, data(*ranked[:2]), progress=True, batch_size=40)
     assert bar == totals and found == trusted(pixel_model, ranked[:2])
 
@@ -194,7 +190,7 @@ def test_max_examples_takes_the_first_so_many(pixel_model, ranked, max_examples,
     assert result["num_examples"] == counted
 
 
-def test_ties_count_against_the_model_and_nan_is_refused(pixel_model):
+def test_ties_count_against_the_model_and_nan_is_rejected(pixel_model):
     labels = np.arange(10)
     constant = trusted(pixel_model, (np.full((10, 2, 5, 1), 3.0), labels))
     assert (constant["top1_error"], constant["top5_error"]) == (1.0, 1.0)
@@ -213,7 +209,7 @@ def test_without_a_data_set_those_of_the_run_are_used_and_its_errors_found_again
     assert "resized" not in capfd.readouterr().err
 
 
-def test_the_npz_file_of_a_run_is_found_from_elsewhere_and_must_be_the_one_trained_on(
+def test_npz_file_of_a_run_is_found_from_elsewhere_and_must_be_the_training_file(
     tmp_path, tiny_run, tiny_config, digits_npz, monkeypatch
 ):
     shutil.copytree(tiny_run, run := tmp_path / "run")
@@ -235,7 +231,7 @@ def test_the_npz_file_of_a_run_is_found_from_elsewhere_and_must_be_the_one_train
 
 
 @pytest.mark.parametrize("damage", ["missing", "junk graph", "short weights", "of something else"])
-def test_a_directory_that_is_no_saved_model_is_refused_by_name(tmp_path, exported, damage):
+def test_a_directory_that_is_no_saved_model_is_rejected_by_name(tmp_path, exported, damage):
     path = tmp_path / "saved_model"
     if damage == "of something else":
         tf.saved_model.save(tf.Module(), str(path))
@@ -315,7 +311,7 @@ def test_a_network_that_scales_its_images_itself_gets_them_as_they_are(first, fo
 
 
 @pytest.mark.parametrize("first", [[], [keras.layers.ZeroPadding2D(1)]])
-def test_a_network_that_does_not_scale_its_images_gets_standardised_ones_which_a_line_says(first, capfd):
+def test_network_without_its_own_scaling_gets_standardised_images_and_a_note(first, capfd):
     network, data = scaled(*first), mnist_sample()
     logits = network(standardize(data.test_images), training=False)
     assert evaluate(network, (data.test_images, np.argmax(logits, 1)))["top1_error"] == 0
@@ -337,17 +333,17 @@ def dense(x):
     [
         (lambda: keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(10)], name="mlp"),
          "the network 'mlp' has no input shape; begin it with keras.Input(("),
-        (lambda: of_outputs(lambda x, _: [dense(x), dense(x)]), "gives (None, 3), (None, 3), and not one number"),
-        (lambda: of_outputs(lambda x, _: {"a": dense(x), "b": dense(x)}), "gives (None, 3), (None, 3), and not"),
-        (lambda: of_outputs(lambda _, images: keras.layers.Conv2D(3, 1)(images)), "gives (None, 8, 8, 3), and not"),
+        (lambda: of_outputs(lambda x, _: [dense(x), dense(x)]), "returns (None, 3), (None, 3), not one number"),
+        (lambda: of_outputs(lambda x, _: {"a": dense(x), "b": dense(x)}), "returns (None, 3), (None, 3), not"),
+        (lambda: of_outputs(lambda _, images: keras.layers.Conv2D(3, 1)(images)), "returns (None, 8, 8, 3), not"),
         (lambda: keras.Model(two := [keras.Input((8, 8, 1)) for _ in "ab"], dense(keras.layers.Flatten()(two[0]))),
-         "takes (None, 8, 8, 1), (None, 8, 8, 1), and not images"),
-        (lambda: keras.Sequential([keras.Input((64,)), keras.layers.Dense(3)]), "takes (None, 64), and not images"),
+         "takes (None, 8, 8, 1), (None, 8, 8, 1), not only images"),
+        (lambda: keras.Sequential([keras.Input((64,)), keras.layers.Dense(3)]), "takes (None, 64), not only images"),
         (lambda: of_outputs(lambda _, images: keras.layers.GlobalMaxPooling2D()(images), (None, 8, 3)),
          "takes images (None, 8, 3) of any size; begin it with keras.Input((height, width, channels))"),
     ],
 )  # fmt: skip
-def test_a_network_that_is_no_classifier_of_images_is_refused(make, words):
+def test_a_network_that_is_no_classifier_of_images_is_rejected(make, words):
     x = np.zeros((4, 8, 8, 1))
     assert words in refused(evaluate, make(), (x, np.zeros(4, int)))
     assert words in refused(load_classifier, make())
@@ -388,18 +384,18 @@ UNFIT = [
 
 
 @pytest.mark.parametrize("change, words", UNFIT)
-def test_unfit_data_are_refused_with_what_is_wanted(pixel_model, ranked, change, words):
+def test_unfit_data_are_rejected_with_the_expected_form(pixel_model, ranked, change, words):
     assert words in refused(trusted, pixel_model, change(*ranked[:2]), batch_size=10)
 
 
-def test_arguments_and_numbers_out_of_range_are_refused(pixel_model, ranked):
+def test_arguments_and_numbers_out_of_range_are_rejected(pixel_model, ranked):
     assert "takes no argument size; of data it takes dataset, " in refused(trusted, pixel_model, ranked[:2], size=2)
     assert "max_examples must be at least 0, got -1" in refused(trusted, pixel_model, ranked[:2], max_examples=-1)
     assert "batch_size must be a whole number, got 2.5" in refused(trusted, pixel_model, ranked[:2], batch_size=2.5)
     assert "batch_size must be at least 1, got 0" in refused(trusted, pixel_model, ranked[:2], batch_size=0)
 
 
-def test_images_of_another_size_are_resized_which_a_line_says(tiny_config, digits_npz, tmp_path, capsys):
+def test_images_of_another_size_are_resized_with_a_note(tiny_config, digits_npz, tmp_path, capsys):
     path = str(tmp_path / "model.keras")
     network = all_conv_resnet(dataclasses.replace(tiny_config.model, image_shape=(20, 20, 1)))
     network.save(path)
@@ -410,7 +406,7 @@ def test_images_of_another_size_are_resized_which_a_line_says(tiny_config, digit
     assert capsys.readouterr().err.endswith("note: mnist_sample: images of 28x28 pixels are resized to 20x20\n")
 
 
-def test_a_network_is_evaluated_again_and_again_without_a_warning_with_the_weights_of_now(
+def test_repeated_evaluation_uses_the_current_weights_without_a_warning(
     tiny_config, digits, tmp_path, caplog, monkeypatch
 ):
     detectors = polymorphic_function._FrequentTracingDetectorManager()  # those of this process warn twice and no more

@@ -18,7 +18,7 @@ RUNS = pathlib.Path(__file__).parents[2] / "docs" / "runs"
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_every_variant_is_a_config_of_its_own_with_a_directory_of_its_own(experiment):
+def test_every_variant_is_a_config_with_its_own_directory(experiment):
     config = AblationConfig(experiment=experiment)
     configs = [variant.config(config.train, variant.rates[0]) for variant in config.variants]
     assert len({dataclasses.replace(c, learning_rate=1.0) for c in configs}) == len(configs)

@@ -20,7 +20,7 @@ PAGE = pathlib.Path(__file__).parents[2] / "docs" / "guides" / "run_directory.md
 
 @pytest.fixture
 def run_snippet(tiny_run, tmp_path, monkeypatch):
-    """Runs the snippet that holds a word where runs/first is a finished run."""
+    """Runs the snippet that holds a word, with a finished run at runs/first."""
 
     def run(word):
         (snippet,) = [code for code in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S) if word in code]

@@ -72,7 +72,7 @@ def test_a_style_sets_the_size_in_pixels_and_leaves_the_users_settings(tmp_path,
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_a_named_colour_is_the_palettes_and_a_paper_has_letters_and_formulas_of_times(style):
+def test_named_colour_is_the_palette_s_and_a_paper_uses_times_letters(style):
     with styled(style):
         figure = drawn()["a"]
         figure.canvas.draw()

@@ -1,4 +1,4 @@
-"""Runs that go on longer, begin with the weights of another network, or keep some layers as they are."""
+"""Runs that are extended, begin with the weights of another network, or freeze some layers."""
 
 import dataclasses
 import hashlib
@@ -18,7 +18,7 @@ from identity_matters.runs.record import read_record
 from identity_matters.runs.tables import read_metrics
 from identity_matters.starting_weights import freeze, load_matching_weights
 from identity_matters.untrusted import load_network
-from launch.trained_run import SavedRun, load_model
+from launch.trained_run import SavedRunFlags, load_model
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def final(run_dir):
 
 
 @pytest.mark.slow
-def test_a_finished_run_goes_on_longer_to_the_bits_of_the_longer_run(tiny_config, tiny_run, whole, tmp_path):
+def test_a_finished_run_extended_ends_with_the_bits_of_the_longer_run(tiny_config, tiny_run, whole, tmp_path):
     shutil.copytree(tiny_run, tmp_path / "run")
     longer = dataclasses.replace(tiny_config, train_steps=8, decay_steps=(3, 6))
     assert training.train(longer, tmp_path / "run")["step"] == 8
@@ -61,9 +61,7 @@ def test_a_finished_run_goes_on_longer_to_the_bits_of_the_longer_run(tiny_config
         ("piecewise", (3,), {"train_steps": 3}, ()),
     ],
 )
-def test_what_may_differ_in_a_longer_run_is_what_the_updates_so_far_do_not_depend_on(
-    schedule, old_drops, changes, fields
-):
+def test_longer_run_may_change_only_what_earlier_updates_do_not_depend_on(schedule, old_drops, changes, fields):
     old = TrainConfig(train_steps=4, schedule=schedule, decay_steps=old_drops)
     new = dataclasses.replace(old, **{"train_steps": 8} | changes)
     assert new.resumable_changes(dataclasses.asdict(old)) == fields
@@ -77,7 +75,7 @@ def test_a_damaged_config_of_a_shorter_run_is_not_gone_on_with(steps):
     assert TrainConfig(train_steps=8, decay_steps=()).resumable_changes({"train_steps": 4, "decay_steps": steps}) == ()
 
 
-def test_a_schedule_that_ends_with_the_run_is_refused_with_what_to_do(tiny_config, tmp_path):
+def test_a_schedule_that_ends_with_the_run_is_rejected_with_advice(tiny_config, tmp_path):
     linear = dataclasses.replace(tiny_config, schedule="linear", decay_steps=(), train_steps=2)
     begin(tmp_path / "run", linear, status="done")
     before = (tmp_path / "run" / "config.json").read_bytes()
@@ -124,7 +122,7 @@ def test_a_fresh_head_keeps_its_own_weights_where_all_others_are_taken(tiny_conf
     assert "fresh names 'head', but no layer" in refused(training.train, unknown, tmp_path / "unknown")
 
 
-def test_a_network_of_grey_images_computes_what_that_of_colour_images_does():
+def test_a_network_of_grey_images_computes_the_same_as_one_of_colour_images():
     colour, grey = (
         all_conv_resnet(ModelConfig(image_shape=(8, 8, c), widths=(4, 8), blocks_per_stage=(1, 1), stem_width=4), seed)
         for c, seed in ((3, 1), (1, 0))
@@ -145,7 +143,7 @@ def test_a_run_begins_with_another_and_keeps_what_is_frozen(tiny_config, whole, 
     for variable in load_network(str(tmp_path / "run" / "model.keras")).variables:
         is_kept = variable.path.startswith(("stem", "stage1", "projection"))  # the projection is not trained at all
         assert np.array_equal(variable, expected[f"variable/{variable.path}"]) == is_kept, variable.path
-    initial, _ = load_model(tuned, SavedRun(str(tmp_path / "run"), at_step=0))
+    initial, _ = load_model(tuned, SavedRunFlags(str(tmp_path / "run"), at_step=0))
     for variable, other in zip(initial.variables, load_network(str(whole / "model.keras")).variables):
         np.testing.assert_array_equal(variable, other)
     monkeypatch.setattr("identity_matters.run.write_results", lambda *_: None)
@@ -183,17 +181,17 @@ def test_a_run_begins_again_with_the_weights_of_its_first_beginning(
     for later, reason in ((tiny_run, "has changed since the run began"), (None, "source")):
         put(later)
         assert reason in refused(begun_again)
-        assert reason in refused(load_model, tuned, SavedRun(str(run), at_step=0))
+        assert reason in refused(load_model, tuned, SavedRunFlags(str(run), at_step=0))
         assert read_config_json(run)["init_digest"] == digest
     put(whole)  # the same weights in another file
-    load_model(tuned, SavedRun(str(run), at_step=0))
+    load_model(tuned, SavedRunFlags(str(run), at_step=0))
     begun_again()
     assert read_config_json(run)["init_digest"] == digest and has_begun_as_before()
 
 
 @pytest.mark.slow
 def test_a_source_from_another_folder_is_another_one(tiny_config, tiny_run, whole, tmp_path, monkeypatch, launch):
-    """A relative path means what it meant where the run was started, in every command that begins with its weights."""
+    """Every command resolves a relative path against the directory in which the run was started."""
     for folder, source in (("first", whole), ("second", tiny_run)):
         shutil.copytree(source, tmp_path / folder / "source")
     monkeypatch.chdir(tmp_path / "first")
@@ -201,7 +199,7 @@ def test_a_source_from_another_folder_is_another_one(tiny_config, tiny_run, whol
     monkeypatch.chdir(tmp_path / "second")
     config = read_record("../first/run").config_as(TrainConfig())
     assert config.init_from == str(tmp_path / "first" / "source")
-    load_model(config, SavedRun("../first/run", at_step=0))
+    load_model(config, SavedRunFlags("../first/run", at_step=0))
     absolute = dataclasses.replace(tiny_config, init_from=config.init_from)
     assert training.train(absolute, "../first/run")["step"] == 4  # it is the same run
     assert "another config (old, new): init_from" in refused(
@@ -213,7 +211,7 @@ def test_a_source_from_another_folder_is_another_one(tiny_config, tiny_run, whol
         assert code == 1 and "has changed since the run began" in err.splitlines()[-1], err
 
 
-def test_what_cannot_be_begun_with_is_one_line_and_leaves_nothing(tiny_config, tiny_run, tmp_path):
+def test_unfit_starting_weights_are_a_short_error_and_leave_nothing(tiny_config, tiny_run, tmp_path):
     named = "digits, cifar10_fast"
     for source, reason in (
         ("none", named),

@@ -19,7 +19,7 @@ from identity_matters.data.digits import mnist_sample
 from identity_matters.data.source import open_source
 from identity_matters.evaluation import evaluate
 from identity_matters.model import all_conv_resnet
-from launch.trained_run import SavedRun, read_config
+from launch.trained_run import SavedRunFlags, read_config
 
 
 @pytest.fixture(scope="module")
@@ -107,11 +107,13 @@ def test_a_run_is_not_evaluated_or_measured_on_a_folder_that_has_changed_since(c
     moved = shutil.copytree(config.data.images, tmp_path / "moved")
     write(moved / "test" / "one" / "._000.png", noise(2, 2))  # as macOS writes beside copies
     edit(run_dir, {"images": str(moved)})
-    assert evaluate(run_dir)["num_examples"] == 50 and read_config(SavedRun(str(run_dir))).data.images == str(moved)
+    assert evaluate(run_dir)["num_examples"] == 50 and read_config(SavedRunFlags(str(run_dir))).data.images == str(
+        moved
+    )
     path = next((moved / "train" / "one").iterdir())
     pixels = np.asarray(Image.open(path))
     write(path, pixels[::-1])
-    for found in (refused(evaluate, run_dir), refused(read_config, SavedRun(str(run_dir)))):
+    for found in (refused(evaluate, run_dir), refused(read_config, SavedRunFlags(str(run_dir)))):
         assert f"{moved} has changed since" in found and found.endswith("give the data as they were, or other data")
     assert evaluate(run_dir, images=moved)["num_examples"] == 50
 
@@ -173,7 +175,7 @@ def test_a_network_of_unknown_classes_takes_as_many_class_folders(digits, capfd)
         ({"images": "", "npz": "x.npz", "test_split": "dev"}, "an npz has no named splits"),
     ],
 )
-def test_flags_that_contradict_one_another_are_refused(config, fields, words):
+def test_flags_that_contradict_one_another_are_rejected(config, fields, words):
     assert words in refused(changed, config, **fields)
 
 

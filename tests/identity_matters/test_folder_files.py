@@ -1,4 +1,4 @@
-"""The files of a folder of images: their classes, splits, order and pixels, and what is refused in one line."""
+"""The files of a folder of images: their classes, splits, order and pixels, and the errors for invalid ones."""
 
 import contextlib
 import hashlib
@@ -122,7 +122,7 @@ def test_splits_are_found_in_any_case(split, train, test):
 
 
 @pytest.mark.parametrize("path", ["flat/run", "flat/ant/deep/run", "flat", "link/run"])
-def test_a_run_directory_inside_the_folder_of_images_is_refused(flat, tmp_path, monkeypatch, path):
+def test_a_run_directory_inside_the_folder_of_images_is_rejected(flat, tmp_path, monkeypatch, path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "link").symlink_to("flat")
     config = DataConfig(images="flat", test_share=0.2)
@@ -158,7 +158,7 @@ def remove(path):
         (lambda path: [remove(path / name) for name in ("train", "test")], "holds no folders"),
     ],
 )
-def test_a_folder_that_cannot_be_used_is_refused_in_one_line(split, damage, words):
+def test_a_folder_that_cannot_be_used_raises_a_short_error(split, damage, words):
     damage(split)
     message = refused(splits, split)
     assert words in message and str(split) in message
@@ -170,7 +170,7 @@ def test_a_folder_without_splits_asks_for_a_share_and_one_with_them_for_none(fla
     assert "leave out --test_share (test_share)" in refused(splits, split, test_share=0.2)
 
 
-def test_a_share_that_leaves_nothing_is_refused(flat):
+def test_a_share_that_leaves_nothing_is_rejected(flat):
     write(flat / "cat" / "000.png", noise(2, 2))
     place = next(file.place for file in list_files(str(flat)) if file.class_name == "cat") / 2**64
     message = refused(splits, flat, test_share=place * (1 + 1e-9))

@@ -1,4 +1,4 @@
-"""A keras optimiser, or a schedule, in place of the flags': recorded, resumed, seen by callbacks, refused."""
+"""A keras optimiser, or a schedule, in place of the flags': recorded, resumed, visible to callbacks, or rejected."""
 
 import dataclasses
 import json
@@ -48,7 +48,7 @@ def test_the_text_in_the_config_makes_the_same_object_again(name):
 
 
 @pytest.mark.slow
-def test_a_run_records_its_optimizer_and_goes_on_with_it_bit_by_bit(short, tmp_path, without_results):
+def test_a_run_records_its_optimizer_and_resumes_with_it_bit_by_bit(short, tmp_path, without_results):
     whole, run = tmp_path / "whole", tmp_path / "run"
     training.train(short, whole, optimizer=optimizers.Adam(1e-3))
     recorded = read_config_json(whole)["config"]["keras_optimizer"]
@@ -112,7 +112,7 @@ def test_callbacks_of_keras_may_set_a_rate_that_no_schedule_sets(short, tmp_path
 
 
 def test_what_decays_is_what_keras_decays_where_the_optimizer_is_given(tiny_config):
-    """The flags' decay is of convolution kernels alone; a given optimiser is taken as it is."""
+    """The flags' decay applies only to convolution kernels; a given optimiser is used unchanged."""
     from identity_matters import networks
     from identity_matters.optimization import compile_model
 
@@ -125,7 +125,7 @@ def test_what_decays_is_what_keras_decays_where_the_optimizer_is_given(tiny_conf
 
 
 @pytest.mark.parametrize("given", ["adam", 0.1, lambda step: 0.1, optimizers.Adam])
-def test_what_is_no_optimizer_is_refused(given, tiny_config, tmp_path):
+def test_an_invalid_optimizer_is_rejected(given, tiny_config, tmp_path):
     with pytest.raises(UserError, match="optimizer must be a keras.optimizers.Optimizer or a Learning"):
         training.train(tiny_config, tmp_path / "run", optimizer=given)
     assert not (tmp_path / "run").exists()
@@ -145,7 +145,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_an_optimizer_that_a_run_cannot_take_is_refused_before_anything_is_written(name, tiny_config, tmp_path):
+def test_an_optimizer_that_a_run_cannot_take_is_rejected_before_anything_is_written(name, tiny_config, tmp_path):
     make, message = REFUSED[name]
     with pytest.raises(UserError, match=message):
         training.train(tiny_config, tmp_path / "run", optimizer=make())
@@ -153,7 +153,7 @@ def test_an_optimizer_that_a_run_cannot_take_is_refused_before_anything_is_writt
 
 
 @pytest.mark.parametrize("text", ["{", json.dumps({"module": "this", "class_name": "Adam", "config": {}})])
-def test_a_text_that_makes_no_optimizer_is_refused_before_anything_is_written(text, launch, tmp_path):
+def test_a_text_that_makes_no_optimizer_is_rejected_before_anything_is_written(text, launch, tmp_path):
     (tmp_path / "flags.json").write_text(json.dumps({"keras_optimizer": text}))
     code, _, error = launch("train", f"--config={tmp_path}/flags.json", f"--run_dir={tmp_path}/run")
     assert code == 1 and error.splitlines()[-1].startswith("error: optimizer ") and "Traceback" not in error

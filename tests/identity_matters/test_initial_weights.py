@@ -49,7 +49,7 @@ def test_the_projection_is_random_with_variance_1_over_fan_in_and_not_trained(ci
     assert abs(kernel.std() / sigma - 1) < 5 * (0.8 / n) ** 0.5 / 2
 
 
-def test_the_projection_scale_is_a_factor_on_the_projection_alone():
+def test_the_projection_scale_is_a_factor_only_on_the_projection():
     network, scaled = all_conv_resnet(SMALL), all_conv_resnet(dataclasses.replace(SMALL, projection_scale=3.0))
     (path,) = changed(network, scaled)
     assert path == "projection/kernel"

@@ -69,7 +69,7 @@ def train(hidden, digits_npz):
 
 @pytest.fixture(scope="module")
 def finished(train, tmp_path_factory):
-    """(run directory, what the launcher printed)."""
+    """(run directory, output of the launcher)."""
     run_dir = tmp_path_factory.mktemp("runs") / "finished"
     return run_dir, train(run_dir)
 
@@ -104,7 +104,7 @@ def test_the_launcher_trains_on_a_folder_of_images_on_jax_without_tensorflow(hid
 
 @pytest.mark.slow
 def test_resumed_at_step_60_it_ends_bit_identical_on_jax(finished, train, tmp_path):
-    """As a kill -9 at step 80 leaves it, but that metrics.csv knows more than it would."""
+    """The state after kill -9 at step 80, except that metrics.csv has more rows."""
     run_dir = shutil.copytree(finished[0], tmp_path / "run")
     for step in (90, 120):
         (run_dir / "checkpoints" / f"step_{step:08d}.npz").unlink()

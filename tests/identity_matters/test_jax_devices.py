@@ -58,7 +58,7 @@ def test_two_devices_end_with_the_weights_of_one(runs):
         np.testing.assert_allclose(two[name] / scale, one[name] / scale, rtol=0, atol=1e-4, err_msg=name)
 
 
-def test_a_batch_that_the_devices_cannot_share_is_refused(tmp_path):
+def test_a_batch_that_the_devices_cannot_share_is_rejected(tmp_path):
     done = run(tmp_path / "run", 2, batch_size=15)
     assert "multiple of the number of devices, 2 on 1 worker(s), got 15" in done.stderr.splitlines()[-1]
     assert not (tmp_path / "run").exists()

@@ -1,4 +1,4 @@
-"""runs.job_table: what is computed when, what is saved, and that a killed command loses one job at most."""
+"""runs.job_table: the order of jobs, the saved rows, and that a killed command loses one job at most."""
 
 import pytest
 
@@ -101,7 +101,7 @@ def test_rows_of_jobs_that_are_not_named_stay_behind_the_others(tmp_path):
     assert other.computed == ALL[2:3] and read_rows(tmp_path / "rows.csv")[4:] == kept
 
 
-def test_a_table_that_lacks_rows_of_a_job_is_refused_and_stays_as_it_is(tmp_path):
+def test_a_table_that_lacks_rows_of_a_job_is_rejected_and_unchanged(tmp_path):
     path = str(tmp_path / "rows.csv")
     write_metrics(path, [{"vector": 0, "value": 1.0}, {"vector": 1, "value": 2.0}])
     with pytest.raises(UserError, match="rows.csv holds 1 of the 2 rows of vector 0; remove it to begin again"):

@@ -37,7 +37,7 @@ def test_a_link_of_the_name_that_a_temporary_file_had_is_not_followed(tmp_path, 
     assert (tmp_path / "file").read_text() == "new" and not (tmp_path / "file").is_symlink()
 
 
-def test_temporary_names_cannot_be_guessed_and_the_folder_is_of_this_user_alone(tmp_path):
+def test_temporary_names_cannot_be_guessed_and_the_folder_is_only_for_this_user(tmp_path):
     seen = set()
     for _ in range(20):
         with temporary_folder(str(tmp_path)) as folder:
@@ -47,7 +47,7 @@ def test_temporary_names_cannot_be_guessed_and_the_folder_is_of_this_user_alone(
 
 
 @pytest.mark.parametrize("is_folder", [False, True])
-def test_what_is_replaced_is_the_link_not_what_it_points_to(tmp_path, precious, is_folder):
+def test_the_link_is_replaced_and_not_its_target(tmp_path, precious, is_folder):
     (tmp_path / "result").symlink_to(precious)
     with replacing(str(tmp_path / "result")) as temporary:
         if is_folder:
@@ -66,7 +66,7 @@ def test_the_mode_of_a_file_is_that_of_the_umask(tmp_path):
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o640
 
 
-def test_a_run_whose_checkpoints_are_a_link_is_refused_and_the_files_there_stay(
+def test_a_run_whose_checkpoints_are_a_link_is_rejected_and_the_files_there_stay(
     tmp_path, precious, tiny_config, tiny_run
 ):
     run_dir = tmp_path / "run"

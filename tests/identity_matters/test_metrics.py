@@ -67,7 +67,7 @@ def test_epochs_images_operations_and_rates_are_those_of_the_updates_so_far(rows
 
 
 @pytest.mark.slow
-def test_an_evaluation_alone_that_is_not_finite_stops_the_run_which_can_go_on(
+def test_a_non_finite_evaluation_stops_the_run_which_can_resume(
     config, every_step, tmp_path, monkeypatch, without_results
 ):
     config = dataclasses.replace(config, eval_every=2, checkpoint_every=1)

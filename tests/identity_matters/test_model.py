@@ -34,9 +34,9 @@ from identity_matters.model import (
     PRESETS,
     all_conv_resnet,
     check_image_shape,
+    has_standardization,
     standardize,
-    takes_raw_images,
-    taking_raw_images,
+    with_standardization,
 )
 from identity_matters.untrusted import load_network
 
@@ -213,7 +213,7 @@ def test_the_numpy_backend_answers_as_tensorflow_does_and_does_not_import_it(ima
         (WITH_POOL, 16, (32, 44), 48), (dataclasses.replace(WITH_POOL, stem_pool=3), 24, (48, 32), 48),
     ],
 )  # fmt: skip
-def test_strides_that_do_not_divide_the_images_are_refused_with_the_nearest_size(config, factor, sides, nearest):
+def test_strides_that_do_not_divide_the_images_are_rejected_with_the_nearest_size(config, factor, sides, nearest):
     message = refused(check_image_shape, dataclasses.replace(config, image_shape=(*sides, 3)))
     advice = f"divide {sides[0]}x{sides[1]} pixels; try --image_size={nearest} (image_size={nearest}), or fewer stages"
     assert message == f"the strides divide the image by {factor}, which does not {advice}"
@@ -233,8 +233,8 @@ def test_a_comparator_needs_nine_pixels_a_side():
 def test_a_network_that_takes_raw_images_standardises_them_itself(changes):
     network = networks.build(dataclasses.replace(SMALL, **changes))
     raw = np.random.default_rng(0).integers(0, 256, (3, *SMALL.image_shape)).astype(np.uint8)
-    copy = taking_raw_images(network)
-    assert takes_raw_images(copy) and not takes_raw_images(network)
+    copy = with_standardization(network)
+    assert has_standardization(copy) and not has_standardization(network)
     assert [variable.path for variable in copy.variables] == [variable.path for variable in network.variables]
     expected = network(standardize(raw), training=False)
     np.testing.assert_array_equal(copy(raw, training=False), expected)

@@ -115,7 +115,7 @@ def test_the_flags_make_this_optimizer_and_that_of_keras():
         assert (optimizer.momentum, optimizer.weight_decay, optimizer.global_clipnorm) == (0.8, 0.1, 0.5)
 
 
-def test_a_checkpoint_of_one_rule_is_refused_by_the_other(tmp_path):
+def test_a_checkpoint_of_one_rule_is_rejected_by_the_other(tmp_path):
     """A velocity holds the learning rate, an accumulator does not."""
     network = all_conv_resnet(ModelConfig((8, 8, 1), stem_width=2, widths=(2, 4), blocks_per_stage=(1, 1)))
     states = []

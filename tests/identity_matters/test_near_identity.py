@@ -1,4 +1,4 @@
-"""The blocks of a network against what is known of them: dense matrices, networks changed by hand, exact values."""
+"""The blocks of a network against references: dense matrices, networks changed by hand, exact values."""
 
 import dataclasses
 import functools
@@ -34,7 +34,7 @@ def test_norm_of_a_convolution_is_that_of_its_matrix(size, shape, stride):
     assert conv_norm(kernel, shape, stride, scale) == pytest.approx(expected, rel=1e-3)
 
 
-def test_norm_of_what_arpack_cannot_take():
+def test_norm_of_zero_and_of_tiny_maps_that_arpack_rejects():
     assert conv_norm(np.zeros((3, 3, 2, 2)), (4, 4)) == 0
     assert conv_norm(np.array([[[[3.0, 4.0, 0.0]]]]), (1, 1)) == pytest.approx(5)
 
@@ -113,7 +113,7 @@ def test_the_bound_of_a_branch_is_the_norm_of_its_matrix(name):
 
 @pytest.mark.parametrize("change", ["order", "activation", "argument"])
 def test_a_block_written_otherwise_has_the_same_row(change):
-    """The order of Add, and whether ReLU is a layer, an Activation or an argument, do not change what is measured."""
+    """The order of Add, and whether ReLU is a layer, an Activation or an argument, do not change the measurement."""
 
     def network(change):
         first = [convolution(strides=2, activation="relu" if change == "argument" else None), convolution()]
@@ -157,7 +157,7 @@ def long_skip():
         (lambda: block_of(convolution(), lambda x: 3 * x), "a layer multiply.* norm is not known"),
     ],
 )  # fmt: skip
-def test_what_is_no_chain_of_blocks_of_known_norms_is_one_line(make, reason):
+def test_a_network_without_a_chain_of_blocks_is_a_short_error(make, reason):
     network = make()
     with pytest.raises(UserError, match=reason) as error:
         list(near_identity.measure(network, images_for(network), np.zeros(7, int), ablate=False))
@@ -169,7 +169,7 @@ def squeezed_and_excited(x):
 
 
 @pytest.mark.parametrize("num_blank", [3, 50])
-def test_blank_images_are_left_out_and_said(num_blank, capfd):
+def test_blank_images_are_skipped_with_a_note(num_blank, capfd):
     network, images = all_conv_resnet(SMALL), images_for(all_conv_resnet(SMALL), count=50)
     images[:num_blank] = 0
     rows = list(near_identity.measure(network, images, np.zeros(50, int), ablate=False))
@@ -342,7 +342,7 @@ def test_the_callback_records_along_training_what_measure_says(tiny_config, tmp_
 
 
 @pytest.mark.parametrize("is_used_again", [False, True])
-def test_the_callback_of_a_run_that_goes_on_keeps_its_rows(tmp_path, is_used_again):
+def test_the_callback_of_a_run_that_resumes_keeps_its_rows(tmp_path, is_used_again):
     network = one_block(first=[2.0, 2.0, -2.0, -2.0], second=0.5)
     images, path = images_for(network), str(tmp_path / "blocks.csv")
 

@@ -1,4 +1,4 @@
-"""The user's own .npz files: what is taken, and what is refused before it is read."""
+"""The user's .npz files: accepted forms, and files that are rejected before they are read."""
 
 import hashlib
 import zipfile
@@ -67,7 +67,7 @@ def test_image_size_resizes_every_image(tmp_path):
     np.testing.assert_array_equal(data.test_images[..., 0], flat[:, :8, :8])
 
 
-def test_the_digest_of_a_file_is_of_its_four_arrays_alone(tmp_path):
+def test_the_digest_of_a_file_is_only_of_its_four_arrays(tmp_path):
     digest = npz_digest(npz(tmp_path))
     assert digest == npz_digest(npz(tmp_path, np.savez_compressed, other=np.zeros(3)))
     keras = {"train_images": "x_train", "train_labels": "y_train", "test_images": "x_test", "test_labels": "y_test"}

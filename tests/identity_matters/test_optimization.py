@@ -42,7 +42,7 @@ def test_a_network_of_equal_logits_is_wrong_everywhere_in_training_as_in_evaluat
     assert evaluate(network, (images, labels)) == {"top1_error": 1.0, "top5_error": 1.0, "num_examples": 12}
 
 
-def test_the_metrics_are_the_cross_entropy_and_the_shares_of_labels_among_the_highest_and_the_five_highest():
+def test_metrics_are_the_cross_entropy_and_the_top_1_and_top_5_fractions():
     network = all_conv_resnet(SMALL)
     compile_model(network, TrainConfig(SMALL))
     images, labels = RNG.standard_normal((100, 8, 8, 1)).astype(np.float32), np.arange(100) % 10
@@ -64,7 +64,7 @@ TRAINED = TrainConfig(
 
 
 def gradients(network, images, labels) -> list[np.ndarray]:
-    """Of the mean cross-entropy and the penalty, in training."""
+    """Gradients of the mean cross-entropy and the penalty, in training."""
     with tf.GradientTape() as tape:
         losses = keras.losses.sparse_categorical_crossentropy(labels, network(images, training=True), from_logits=True)
         loss = tf.reduce_mean(losses) + sum(network.losses)
@@ -78,7 +78,7 @@ def orthogonalized(step) -> np.ndarray:
 
 
 @pytest.mark.parametrize("optimizer", ["nesterov", "muon"])  # tests/identity_matters/test_training.py: momentum
-def test_updates_are_those_of_the_config_and_decay_convolution_kernels_alone(optimizer):
+def test_updates_are_those_of_the_config_and_decay_only_convolution_kernels(optimizer):
     config = dataclasses.replace(TRAINED, optimizer=optimizer)
     network, reference = all_conv_resnet(config.model), all_conv_resnet(config.model)
     compile_model(network, config)
@@ -101,7 +101,7 @@ def test_updates_are_those_of_the_config_and_decay_convolution_kernels_alone(opt
 
 
 @pytest.mark.parametrize("choice, asked", [("on", True), ("off", False), ("auto", "auto")])
-def test_xla_is_asked_for_as_the_config_says_but_of_tensorflow(choice, asked, monkeypatch):
+def test_xla_follows_the_config_except_under_tensorflow(choice, asked, monkeypatch):
     assert optimization._jit_compile(choice) is False
     monkeypatch.setattr("keras.backend.backend", lambda: "jax")
     assert optimization._jit_compile(choice) == asked

@@ -33,7 +33,7 @@ def patterns() -> np.ndarray:
 
 
 def evaluated(name, **options):
-    """What `evaluate` says of a network on its own data set; TFDS_DATA_DIR tells where CIFAR-10 is prepared."""
+    """The result of `evaluate` for a network on its data set; TFDS_DATA_DIR names the folder of CIFAR-10."""
     try:
         return evaluate(pretrained.load(name), pretrained.find(name).dataset, **options)
     except UserError as error:
@@ -52,12 +52,12 @@ def test_a_network_has_the_error_that_the_docs_state(name):
 
 
 @pytest.mark.slow
-def test_the_paper_s_network_errs_on_the_first_500_test_images_as_it_did():
+def test_the_paper_s_network_has_its_known_error_on_500_test_images():
     assert evaluated("cifar10", max_examples=500)["top1_error"] == pytest.approx(0.100, abs=0.0021)
 
 
 @pytest.mark.slow
-def test_the_logits_of_the_paper_s_network_in_8_bits_are_those_in_float16_within_2_percent_of_their_spread():
+def test_paper_network_s_8_bit_logits_agree_with_float16_within_2_percent():
     logits = pretrained.load("cifar10").predict_on_batch(patterns())
     np.testing.assert_allclose(logits, FLOAT16_LOGITS, rtol=0, atol=0.02 * np.std(FLOAT16_LOGITS))
 
@@ -90,7 +90,7 @@ def test_every_network_has_an_error_and_a_small_file_of_plain_arrays():
             assert rest <= {np.dtype(np.float16)}
 
 
-def test_the_paper_s_network_has_a_card_beside_its_weights_with_recipe_images_errors_and_licence():
+def test_paper_network_has_a_card_with_recipe_images_errors_and_licence():
     card = (WEIGHTS / "cifar10.md").read_text()
     errors = [f"{100 * error:.2f} %" for error in (ERRORS["cifar10"], FLOAT16_ERROR)]
     assert not [word for word in ("--preset=cifar10", "JPEG copy", "Apache-2.0", *errors) if word not in card]
@@ -127,7 +127,7 @@ def in_8_bits(tmp_path, monkeypatch):
     return network, pretrained.load("digits")
 
 
-def test_a_weight_of_8_bits_is_off_by_at_most_the_254th_part_of_its_channel_s_largest(in_8_bits):
+def test_eight_bit_weight_has_an_error_of_at_most_1_254_of_its_channel_s_largest(in_8_bits):
     for variable, loaded in zip(*(network.variables for network in in_8_bits), strict=True):
         weights, found = np.asarray(variable), np.asarray(loaded)
         if weights.ndim == 4:
@@ -138,7 +138,7 @@ def test_a_weight_of_8_bits_is_off_by_at_most_the_254th_part_of_its_channel_s_la
             np.testing.assert_array_equal(found, weights.astype(np.float16))
 
 
-def test_weights_beyond_half_precision_are_refused(tmp_path):
+def test_weights_beyond_half_precision_are_rejected(tmp_path):
     network = all_conv_resnet(pretrained.NETWORKS["digits"].model)
     network.variables[0].assign(
         np.where(np.arange(network.variables[0].shape[-1]) == 1, -1e6, 1e-3 + 0 * network.variables[0])
@@ -146,6 +146,6 @@ def test_weights_beyond_half_precision_are_refused(tmp_path):
     assert "beyond the range of float16" in refused(pretrained.save, network, str(tmp_path / "x.npz"))
 
 
-def test_a_network_is_found_by_the_name_of_its_preset_too_and_an_unknown_one_refused():
+def test_network_is_found_by_its_preset_s_name_too_and_an_unknown_name_raises():
     assert pretrained.find("mnist") == pretrained.find("digits")
     assert "no pretrained network 'cifar11', only digits, cifar10_fast, cifar10" in refused(pretrained.load, "cifar11")

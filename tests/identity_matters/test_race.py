@@ -21,7 +21,7 @@ PATIENCE = 120  # seconds
 
 
 def run_once(path, seed, chance):
-    """A command in small: it looks at the directory, takes its time, and writes its seed where it has begun."""
+    """A command in small: it looks at the directory, takes its time, and writes its seed once it has begun."""
     try:
         run = RunDirectory(path, TrainConfig(seed=seed))
         time.sleep(chance.uniform(0, 0.002))
@@ -35,7 +35,7 @@ def run_once(path, seed, chance):
 
 
 def run_all(paths, seed, gate):
-    """Starts in one directory after the other, at the same moment as the other processes; says where it hangs."""
+    """Starts in one directory after the other, at the same moment as the other processes; a traceback shows a hang."""
     chance = random.Random(seed)
     for path in paths:
         faulthandler.dump_traceback_later(PATIENCE, exit=True)
@@ -64,7 +64,7 @@ def test_of_commands_of_different_configs_one_runs_and_config_json_is_its(tmp_pa
     assert set(won) == set(seeds)
 
 
-def test_a_run_that_begins_between_two_looks_at_its_directory_is_a_run_and_no_file_of_others(tmp_path, monkeypatch):
+def test_run_that_begins_between_two_directory_checks_is_a_run_not_a_foreign_file(tmp_path, monkeypatch):
     """Whatever is looked at first, names or config.json, the run of another command begins right after that look."""
     path, looks = tmp_path / "run", []
 

@@ -39,7 +39,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
-def test_a_folder_stands_where_the_disk_fails_its_successor(tmp_path, monkeypatch, call):
+def test_a_folder_survives_if_the_disk_fails_its_successor(tmp_path, monkeypatch, call):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "old").touch()
     calls, real = [], getattr(os, call)
@@ -57,7 +57,7 @@ def test_a_folder_stands_where_the_disk_fails_its_successor(tmp_path, monkeypatc
     assert os.listdir(tmp_path) == ["folder"] and os.listdir(tmp_path / "folder") == ["old"]
 
 
-def test_what_is_written_is_on_the_disk_before_it_has_its_name_and_its_name_after(tmp_path, monkeypatch):
+def test_content_is_on_the_disk_before_its_name_and_the_name_afterwards(tmp_path, monkeypatch):
     """Else config.json could say "done" after a power cut, and model.keras be empty."""
     done, fsync, replace = [], os.fsync, os.replace
     path_of = lambda number: os.readlink(f"/proc/self/fd/{number}")  # noqa: E731
@@ -74,7 +74,7 @@ def test_what_is_written_is_on_the_disk_before_it_has_its_name_and_its_name_afte
     assert done == [temporary, "renamed", str(tmp_path)]
 
 
-def test_what_a_killed_process_left_half_written_is_removed(tmp_path):
+def test_half_written_files_of_a_killed_process_are_removed(tmp_path):
     begin(tmp_path, TrainConfig())
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / ".tmp123_step_00000001.npz").write_text("half")
@@ -83,7 +83,7 @@ def test_what_a_killed_process_left_half_written_is_removed(tmp_path):
         assert not list(tmp_path.rglob(".tmp*"))
 
 
-def test_a_new_directory_whose_run_is_refused_is_removed_and_no_other_one(tmp_path):
+def test_a_new_directory_whose_run_is_rejected_is_removed_and_no_other_one(tmp_path):
     for folder, is_there in (("new", False), ("empty", True)):
         (tmp_path / "empty").mkdir(exist_ok=True)
         with pytest.raises(UserError), RunDirectory(str(tmp_path / folder), TrainConfig()):
@@ -98,7 +98,7 @@ def test_a_new_directory_whose_run_is_refused_is_removed_and_no_other_one(tmp_pa
     assert (tmp_path / "log" / "workers.log").read_text() == "refused"
 
 
-def test_what_others_have_left_is_kept(tmp_path):
+def test_files_of_others_are_kept(tmp_path):
     begin(tmp_path, TrainConfig())
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "file").touch()
@@ -134,7 +134,7 @@ def test_a_lock_that_is_no_file_is_not_waited_for(tmp_path):
 @pytest.mark.parametrize(
     "name, is_refused", [("notes.txt", True), ("folder", True), (".DS_Store", False), ("workers.log", False)]
 )
-def test_a_directory_of_files_that_are_no_run_is_refused(tmp_path, name, is_refused):
+def test_a_directory_of_files_that_are_no_run_is_rejected(tmp_path, name, is_refused):
     (tmp_path / name).mkdir() if name == "folder" else (tmp_path / name).touch()
     if is_refused:
         with pytest.raises(UserError, match=f"holds '{name}' but no config.json of a run; choose another"):
@@ -162,7 +162,7 @@ def test_without_a_run_there_is_no_config_json(tmp_path):
     assert shlex.split(contents["command"]) == [os.path.basename(sys.executable), *sys.orig_argv[1:]]
 
 
-def test_what_is_being_written_is_for_this_user_alone_and_a_log_for_all(tmp_path):
+def test_unfinished_files_are_private_to_this_user_and_a_log_is_not(tmp_path):
     with replacing(f"{tmp_path}/file") as temporary:
         assert stat.S_IMODE(os.stat(os.path.dirname(temporary)).st_mode) == 0o700
         open(temporary, "w").close()
@@ -250,7 +250,7 @@ def test_a_done_run_that_has_lost_a_result_has_something_left_to_do(tmp_path, mo
     assert "holds a run of 1 steps without its checkpoints" in refused(final_row)
 
 
-def test_a_file_system_without_locks_is_one_line(tmp_path, monkeypatch):
+def test_a_file_system_without_locks_is_a_short_error(tmp_path, monkeypatch):
     def refuse(*_):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
@@ -277,7 +277,7 @@ def test_an_error_names_the_file_that_was_to_be_written(tmp_path):
             open(temporary, "w")
 
 
-def test_a_run_goes_on_where_its_data_have_moved(tmp_path):
+def test_a_run_resumes_after_its_data_have_moved(tmp_path):
     begin(tmp_path, TrainConfig(data=DataConfig(data_dir="here", download=True)))
     begin(tmp_path, TrainConfig(data=DataConfig(data_dir="there", download=True)))
     assert json.loads((tmp_path / "config.json").read_text())["config"]["data"]["data_dir"] == "there"
@@ -317,7 +317,7 @@ HALF = directory.MAX_REPR // 2
         ({"a": "b"}, {"a": 999 * "p"}, [f"a (b, {2 * HALF * 'p'})"]),
     ],
 )
-def test_what_differs_is_shown_without_long_common_beginnings(old, new, found):
+def test_differences_are_shown_without_long_common_prefixes(old, new, found):
     assert directory.differences(old, new, same=("f",)) == found
 
 
@@ -361,7 +361,7 @@ def test_no_flipped_bit_goes_unnoticed(tmp_path):
                 np.testing.assert_array_equal(arrays[name], array)
 
 
-def test_the_drops_of_the_learning_rate_are_marked_where_they_are():
+def test_the_drops_of_the_learning_rate_are_marked():
     rows = [
         {"step": step, "learning_rate": rate, "train_top1_error": 0.5, "test_top1_error": 0.5}
         for step, rate in ((100, 0.1), (200, 0.1), (300, 0.01), (400, 0.001))

@@ -1,4 +1,4 @@
-"""A SavedModel that this user exported is evaluated itself; any other one is refused without --trust_saved_model."""
+"""A SavedModel that this user exported is evaluated; any other one is rejected without --trust_saved_model."""
 
 import os
 import pathlib
@@ -50,7 +50,7 @@ def saved_files(folder) -> list[str]:
     return [str(path.relative_to(folder)) for path in pathlib.Path(folder).rglob("*") if path.is_file()]
 
 
-def test_one_changed_byte_in_any_file_is_refused_by_name_of_the_flag(launch, run):
+def test_one_changed_byte_in_any_file_is_an_error_that_names_the_flag(launch, run):
     folder = run / "saved_model"
     names = saved_files(folder)
     assert {"saved_model.pb", "variables/variables.index", "assets.extra/signature.txt"} <= set(names)
@@ -64,7 +64,7 @@ def test_one_changed_byte_in_any_file_is_refused_by_name_of_the_flag(launch, run
 
 
 @pytest.mark.parametrize("change", ["emptied", "added", "removed", "renamed", "lengthened"])
-def test_files_that_are_not_those_exported_are_refused(run, change):
+def test_files_that_are_not_those_exported_are_rejected(run, change):
     folder = run / "saved_model"
     if change == "emptied":
         (folder / "saved_model.pb").write_bytes(b"")

@@ -14,7 +14,7 @@ INITIALIZERS = ("fixup", "rezero")
 
 
 def moved(c, seed=0) -> keras.Model:
-    """The network of a config, away from its start, where branches are 0."""
+    """The network of a config, away from its initial weights, at which branches are 0."""
     network, random = all_conv_resnet(c, seed), np.random.default_rng(seed)
     for variable in network.trainable_variables:
         variable.assign(variable + 0.1 * random.standard_normal(variable.shape))
@@ -36,7 +36,7 @@ def test_the_network_equals_a_forward_pass_in_numpy(initializer, num_convs, imag
 
 
 @pytest.mark.parametrize("initializer", INITIALIZERS)
-def test_scalars_are_float32_in_mixed_precision_and_their_layers_know_what_they_start_at(initializer):
+def test_scalars_are_float32_in_mixed_precision_and_keep_their_initial_value(initializer):
     network = all_conv_resnet(dataclasses.replace(SMALL, residual_initializer=initializer, mixed_precision=True))
     copy = keras.models.clone_model(network)  # new weights, from the layers' configurations
     numbers = {path: value for path, value in arrays(network).items() if path.endswith("/value")}
@@ -48,7 +48,7 @@ def test_scalars_are_float32_in_mixed_precision_and_their_layers_know_what_they_
     assert network.get_layer("stage1_block1_conv1").compute_dtype == "bfloat16"
 
 
-def test_only_fixup_s_trained_projection_starts_at_zero_and_then_its_scale_is_said_to_be_ignored():
+def test_only_fixup_s_trained_projection_starts_at_zero_and_ignores_its_scale():
     def of(**changes):
         return dataclasses.replace(SMALL, **changes)
 

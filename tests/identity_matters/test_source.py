@@ -29,7 +29,7 @@ def sample() -> MnistSample:
     return mnist_sample()
 
 
-def test_the_embedded_sample_has_400_training_and_100_other_test_digits_of_each_class(sample):
+def test_embedded_sample_has_400_training_and_100_test_digits_per_class(sample):
     assert (sample.train_images.shape, sample.test_images.shape) == ((4000, 28, 28, 1), (1000, 28, 28, 1))
     assert (sample.train_images.dtype, sample.train_labels.dtype) == (np.uint8, np.int32)
     assert np.bincount(sample.train_labels).tolist() == [400] * 10
@@ -72,7 +72,7 @@ def test_validation_examples_are_the_last_training_examples_and_are_not_trained_
         ({"eval_examples": 1}, "test examples of own are sorted by class, so the first 1, which eval_examples"),
     ],
 )
-def test_a_part_of_examples_that_come_class_by_class_is_refused(sample, change, words):
+def test_a_part_of_examples_that_come_class_by_class_is_rejected(sample, change, words):
     def part(labels, **counts):
         images = {"train": sample.train_images[: len(labels)], "test": sample.test_images}
         own = ArraySource("own", images, {"train": labels, "test": np.sort(sample.test_labels)}, 10)

@@ -1,4 +1,4 @@
-"""TFDS sets, in memory and streamed, made here."""
+"""TFDS sets made by the tests, in memory and streamed."""
 
 import dataclasses
 import itertools
@@ -151,7 +151,7 @@ def test_a_set_in_memory_can_be_shortened_and_resized(png):
         ("identity_tiny_deep", "the images of identity_tiny_deep are not uint8, 0–255"),
     ],
 )
-def test_a_set_of_other_contents_is_refused_by_name(png, name, words):
+def test_a_set_of_other_contents_is_rejected_by_name(png, name, words):
     message = refused(load, dataclasses.replace(png, dataset=name))
     assert name in message and words in message
 
@@ -182,7 +182,7 @@ def test_sets_of_varying_size_are_streamed(offline, jpeg, png, monkeypatch):
 
 @pytest.mark.parametrize("name", ["jpeg", "png"])
 def test_a_worker_reads_the_batch_of_a_stream_by_itself(request, name):
-    """By TensorFlow's operations on the places of records: the images and labels that this process would read."""
+    """TensorFlow's operations on the records' places read the images and labels that this process would read."""
     batches = stream(request.getfixturevalue(name), seed=3, crop_padding=2)
     expected = batches.train_batches(4)
     for located in take(batches.located_batches(4), 3):
@@ -279,7 +279,7 @@ def test_a_streamed_window_is_resized_to_the_image_size(jpeg):
 
 
 @pytest.mark.slow
-def test_a_streamed_run_reports_the_test_cross_entropy_of_the_network_that_it_leaves(png, tmp_path, monkeypatch):
+def test_streamed_run_reports_the_test_cross_entropy_of_its_final_network(png, tmp_path, monkeypatch):
     monkeypatch.setattr(base_module, "MAX_BYTES_IN_MEMORY", 1000)
     model = ModelConfig(stem_width=2, widths=(2, 4), blocks_per_stage=(1, 1))
     config = TrainConfig(model, png, train_steps=2, learning_rate=1e-3, crop_padding=0, batch_size=5, decay_steps=())
@@ -302,7 +302,7 @@ def many(tmp_path_factory) -> DataConfig:
     return DataConfig("identity_many", path)
 
 
-def test_the_first_examples_of_a_set_of_several_files_are_the_same_whether_all_are_read_or_they_alone(many):
+def test_first_examples_in_several_files_are_the_same_however_many_are_read(many):
     whole = load(many).train_labels
     assert sorted(whole) == list(range(IdentityMany.NUM_TRAIN))
     np.testing.assert_array_equal(load(dataclasses.replace(many, train_examples=50)).train_labels, whole[:50])
@@ -385,7 +385,7 @@ def test_a_set_of_one_image_and_one_class_label_needs_no_supervised_keys(config)
         assert open_source(dataclasses.replace(config, validation_examples=3)).num("test") == 3
 
 
-def test_a_set_of_two_class_labels_is_refused(config):
+def test_a_set_of_two_class_labels_is_rejected(config):
     message = refused(load, dataclasses.replace(config, dataset="identity_two_labels", test_split="dev"))
     assert "is not an image-classification set" in message
 
@@ -403,7 +403,7 @@ def test_a_window_is_a_part_of_an_image_pixel_by_pixel(place, corner, encoding):
 
 
 @pytest.mark.parametrize("labels", [[-1, 3], [3, 24]])
-def test_a_label_of_no_class_is_refused(png, labels):
+def test_a_label_of_no_class_is_rejected(png, labels):
     words = f"labels {labels[0]}–{labels[1]} of 24 classes"
     assert words in refused(open_source(png)._source._checked_labels, np.array(labels))
 
@@ -415,7 +415,7 @@ def test_a_label_of_no_class_is_refused(png, labels):
         (tf.errors.DataLossError(None, None, "{{node Read}} a record is cut [Op:Read]\nname"), "a record is cut"),
     ],
 )
-def test_an_error_of_reading_is_said_in_one_line(png, error, reason):
+def test_an_error_of_reading_has_a_short_error(png, error, reason):
     def fail():
         with open_source(png)._source._reading():
             raise error
@@ -423,14 +423,14 @@ def test_an_error_of_reading_is_said_in_one_line(png, error, reason):
     assert refused(fail) == f"cannot read identity_tiny_png in {png.data_dir}/identity_tiny_png/1.0.0: {reason}"
 
 
-def test_a_set_that_does_not_fit_in_memory_is_shortened_though_its_labels_are_not_read(png, monkeypatch):
+def test_set_larger_than_memory_is_shortened_without_reading_its_labels(png, monkeypatch):
     monkeypatch.setattr("identity_matters.data.tfds.MAX_BYTES_IN_MEMORY", 1000)
     source = open_source(dataclasses.replace(png, train_examples=9))
     assert source.num("train") == 9 and source._source.labels("train") is None
 
 
 def test_a_smaller_image_has_a_part_of_every_pixel():
-    """Of four columns of which one is white; the two in the middle, which interpolation alone would take, are black."""
+    """An image of four columns, one white; the middle two, all that interpolation would use, are black."""
     image = np.zeros((24, 24, 1), np.uint8)
     image[:, ::4] = 255
     for small in (_resize(tf.constant(image), (6, 6)), resize(image[None], 6)[0]):

@@ -1,4 +1,4 @@
-"""Training: the update rule, the schedules, what a run leaves, and that nothing is lost when it is killed."""
+"""Training: the update rule, the schedules, a run's files, and that nothing is lost when it is killed."""
 
 import contextlib
 import dataclasses
@@ -19,7 +19,7 @@ from identity_matters import training
 from identity_matters.config import DataConfig, ModelConfig
 from identity_matters.data.batches import ArrayBatches
 from identity_matters.data.source import open_source
-from identity_matters.errors import UserError, explaining, lack_of_memory
+from identity_matters.errors import UserError, out_of_memory_error, translate_errors
 from identity_matters.evaluation import evaluate
 from identity_matters.model import all_conv_resnet, standardize
 from identity_matters.optimization import compile_model
@@ -30,7 +30,7 @@ from identity_matters.untrusted import load_network
 
 
 def assert_same_run(a, b) -> None:
-    """Bit-identical weights and optimiser state, and the same rows but for the speed."""
+    """Bit-identical weights and optimiser state, and the same rows except for the speed."""
     (_, arrays), (_, others) = (newest_checkpoint(os.path.join(path, "checkpoints")) for path in (a, b))
     assert arrays.keys() == others.keys()
     for name in arrays:
@@ -153,7 +153,7 @@ def interrupt(monkeypatch, config, run_dir, step) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("without_results")
-def test_a_run_that_is_ended_twice_or_whose_newest_checkpoint_is_damaged_ends_bit_identical(
+def test_run_stopped_twice_or_with_a_damaged_newest_checkpoint_ends_bit_identical(
     short, tmp_path, short_run, monkeypatch
 ):
     """It ends between two evaluations, and between a checkpoint and its evaluation."""
@@ -331,7 +331,7 @@ def test_a_run_with_scalars_trains_resumes_is_exported_and_evaluated(
 MEMORY = "batch_size 16 and this network need more memory than there is; reduce one"
 
 
-def test_what_does_not_fit_into_memory_is_said_in_one_line(tmp_path, tiny_config, monkeypatch):
+def test_data_that_do_not_fit_into_memory_have_a_short_error(tmp_path, tiny_config, monkeypatch):
     def allocate(*_, **__):
         raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[1048576,1048576]")
 
@@ -340,15 +340,15 @@ def test_what_does_not_fit_into_memory_is_said_in_one_line(tmp_path, tiny_config
 
 
 @pytest.mark.slow  # TensorFlow asks for ten seconds whether there is memory by now
-def test_tensorflow_s_own_lack_of_memory_is_said_in_one_line(tmp_path, tiny_config):
+def test_tensorflow_s_own_lack_of_memory_has_a_short_error(tmp_path, tiny_config):
     config = training.with_fields(tiny_config, stem_width=2, widths=(2**17,), blocks_per_stage=(1,))
     assert refused(training.train, config, tmp_path / "run") == MEMORY
 
 
-def test_other_errors_are_not_taken_for_lack_of_memory():
+def test_other_errors_do_not_count_as_out_of_memory():
     full = tf.errors.ResourceExhaustedError(None, None, "/disk/file; No space left on device")
     for error in (full, ValueError("cannot allocate")):
-        with pytest.raises(type(error)), explaining(lack_of_memory("memory")):
+        with pytest.raises(type(error)), translate_errors(out_of_memory_error("memory")):
             raise error
-    with pytest.raises(UserError, match="^memory$"), explaining(lack_of_memory("memory")):
+    with pytest.raises(UserError, match="^memory$"), translate_errors(out_of_memory_error("memory")):
         raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8 bytes")  # as JAX says it

@@ -91,7 +91,7 @@ def test_a_layer_of_no_network_of_this_project_is_not_made(tmp_path):
     assert "__lambda__" in refused(load_network, str(tmp_path / "nested.keras"))
 
 
-def test_an_npz_file_with_pickles_is_refused(tmp_path):
+def test_an_npz_file_with_pickles_is_rejected(tmp_path):
     arrays = dict.fromkeys(("x_train", "y_train", "x_test", "y_test"), np.array([print], object))
     np.savez(tmp_path / "own.npz", **arrays)
     message = refused(open_source, DataConfig(npz=str(tmp_path / "own.npz")))
@@ -113,7 +113,7 @@ def encoded(image: Image.Image, kind: str) -> bytes:
         (encoded(Image.fromarray(np.zeros((4, 4), np.uint16)), "PNG"), "16 bits"),
     ],
 )
-def test_images_of_other_formats_sizes_and_depths_are_refused(content, words):
+def test_images_of_other_formats_sizes_and_depths_are_rejected(content, words):
     assert words in refused(open_image, content)
 
 
@@ -170,7 +170,7 @@ def _npz() -> bytes:
 
 @FUZZ
 @given(content=damaged(_npz()))
-def test_any_npz_file_is_read_or_refused(tmp_path, content):
+def test_any_npz_file_is_read_or_rejected(tmp_path, content):
     path = tmp_path / "own.npz"
     path.write_bytes(content)
     try:
@@ -181,7 +181,7 @@ def test_any_npz_file_is_read_or_refused(tmp_path, content):
 
 @FUZZ
 @given(content=st.one_of(damaged(encoded(Image.new("L", (9, 7)), kind)) for kind in ("PNG", "JPEG")))
-def test_any_image_is_read_or_refused(tmp_path, content):
+def test_any_image_is_read_or_rejected(tmp_path, content):
     path = tmp_path / "x.png"
     path.write_bytes(content)
     try:
@@ -192,7 +192,7 @@ def test_any_image_is_read_or_refused(tmp_path, content):
 
 @settings(FUZZ, max_examples=15)
 @given(data=st.data())
-def test_any_keras_file_is_loaded_or_refused(tiny_run, tmp_path, data):
+def test_any_keras_file_is_loaded_or_rejected(tiny_run, tmp_path, data):
     path = tmp_path / "model.keras"
     path.write_bytes(data.draw(damaged((tiny_run / "model.keras").read_bytes())))
     try:

@@ -21,7 +21,7 @@ def test_the_plain_network_has_the_same_kernels_and_no_shortcut(images):
 
 @pytest.mark.parametrize("num_convs", [1, 3, 4])
 @pytest.mark.parametrize("shortcut", [True, False])
-def test_a_block_of_another_number_of_convolutions_has_relus_between_them_as_in_numpy(num_convs, shortcut, images):
+def test_block_of_1_or_3_convolutions_has_relus_between_them_as_in_numpy(num_convs, shortcut, images):
     c = dataclasses.replace(SMALL, convs_per_block=num_convs, shortcut=shortcut)
     network = all_conv_resnet(c, seed=3)
     assert relative_difference(network(images), numpy_forward(network, c, images)) < FLOAT32
@@ -36,7 +36,7 @@ def test_a_block_of_another_number_of_convolutions_has_relus_between_them_as_in_
         assert relative_difference(network(images), numpy_forward(network, one_less, images)) > 100 * FLOAT32
 
 
-def test_the_batch_normalised_twin_has_the_same_kernels_and_a_bn_after_each_convolution(images):
+def test_batch_normalised_variant_has_the_same_kernels_and_a_bn_per_convolution(images):
     base, twin = all_conv_resnet(SMALL), all_conv_resnet(dataclasses.replace(SMALL, use_batch_norm=True))
     assert not changed(base, twin) and arrays(base).keys() < arrays(twin).keys()
     normalised = [layer for layer in twin.layers if isinstance(layer, layers.BatchNormalization)]
@@ -56,7 +56,7 @@ def test_a_trained_projection_changes_nothing_but_that(images):
     np.testing.assert_array_equal(base(images), trained(images))
 
 
-def test_mixed_precision_computes_the_convolutions_in_bfloat16_and_all_else_in_float32(images):
+def test_mixed_precision_uses_bfloat16_for_convolutions_and_float32_elsewhere(images):
     base, mixed = all_conv_resnet(SMALL), all_conv_resnet(dataclasses.replace(SMALL, mixed_precision=True))
     assert not changed(base, mixed) and {v.dtype for v in mixed.variables} == {"float32"}
     dtypes = {layer.name: layer.output.dtype for layer in mixed.layers}
@@ -67,7 +67,7 @@ def test_mixed_precision_computes_the_convolutions_in_bfloat16_and_all_else_in_f
 
 
 def branches_part(network, images) -> np.ndarray:
-    """What the residual branches add to the logits: those of the network less those of its shortcuts alone."""
+    """The residual branches' part of the logits: those of the network minus those of only its shortcuts."""
     logits = network(images).numpy()
     for layer in convolutions(network):
         if layer.name.endswith("_conv2"):

@@ -1,4 +1,4 @@
-"""What workers agree on before they train, and what they wait for: seen from one of them, the other being played."""
+"""The agreement of workers before training, and their barriers: tested on one of them, with a fake other."""
 
 import dataclasses
 
@@ -54,7 +54,7 @@ def said(tmp_path):
 
 
 @pytest.mark.parametrize("config", [{"train_steps": 5}, "mnist", None])
-def test_what_is_no_config_is_refused_with_where_to_find_one(tmp_path, config):
+def test_an_invalid_config_raises_an_error_with_the_place_of_a_valid_one(tmp_path, config):
     message = refused(training.train, config, tmp_path / "run")
     assert message == f"config must be a TrainConfig, e.g. training.PRESETS['mnist'], got {config!r}"
 
@@ -68,7 +68,7 @@ def test_parameter_servers_need_tensorflow_and_the_processes_of_a_job(tmp_path, 
 
 
 @pytest.mark.parametrize("name, other", [("image_data_format", "channels_first"), ("floatx", "float64")])
-def test_other_settings_of_keras_are_refused_with_how_to_change_them(tmp_path, tiny_config, name, other):
+def test_other_settings_of_keras_are_rejected_with_how_to_change_them(tmp_path, tiny_config, name, other):
     usual = getattr(keras.config, name)()
     getattr(keras.config, f"set_{name}")(other)
     try:
@@ -85,7 +85,7 @@ def test_other_settings_of_keras_are_refused_with_how_to_change_them(tmp_path, t
     assert not (tmp_path / "run").exists()
 
 
-def test_a_worker_on_other_data_is_refused(said):
+def test_a_worker_on_other_data_is_rejected(said):
     def join(digest, summary):
         # The same digest says that it is the same file, wherever it is and was looked for.
         config = TrainConfig(data=DataConfig(npz="elsewhere.npz", download=True))
@@ -97,7 +97,7 @@ def test_a_worker_on_other_data_is_refused(said):
     assert join(*images(200)).directory is None
 
 
-def test_nobody_downloads_where_the_chief_could_not():
+def test_no_worker_downloads_if_the_chief_could_not():
     class Alone(Second):
         def broadcast(self, vector):
             return [True]
@@ -111,7 +111,7 @@ def test_nobody_downloads_where_the_chief_could_not():
 
 @pytest.mark.parametrize("is_ordered", [False, True])
 @pytest.mark.parametrize("rank", [0, 1])
-def test_the_chief_enters_first_where_the_order_counts(rank, is_ordered):
+def test_the_chief_enters_first_if_the_order_counts(rank, is_ordered):
     events = []
 
     class Waiting(Cluster):
@@ -172,7 +172,7 @@ def test_all_workers_take_the_state_that_the_chief_has_restored(tiny_run, tiny_c
     sums = []
 
     class Pair(Cluster):
-        """Its all-reduce adds what the chief gave, the first to call."""
+        """Its all-reduce adds the values of the chief, the first to call."""
 
         def all_reduce(self, vector):
             sums.append(np.asarray(vector, float))
@@ -212,7 +212,7 @@ def test_under_pytorch_a_call_makes_one_step(monkeypatch):
 
 
 @pytest.mark.parametrize("strategy", ["synchronous", "parameter_server"])
-def test_xla_is_refused_under_tensorflow(monkeypatch, strategy):
+def test_xla_is_rejected_under_tensorflow(monkeypatch, strategy):
     message = refused(training.check, TrainConfig(jit_compile="on", strategy=strategy), [])
     assert message.startswith("jit_compile = on needs KERAS_BACKEND=jax")
     for choice in ("auto", "off"):

@@ -8,7 +8,7 @@ from launching import launched
 
 @pytest.fixture(scope="session")
 def tiny_blocks(tiny_run, tmp_path_factory):
-    """A finished run of launch.near_identity on tiny_run: its directory, its flags, and what it printed. Read only."""
+    """A finished run of launch.near_identity on tiny_run: its directory, its flags, and its output. Read only."""
     run_dir = tmp_path_factory.mktemp("blocks") / "blocks"
     flags = [f"--saved_run={tiny_run}", "--examples=40"]
     code, out, err = launched("near_identity", f"--run_dir={run_dir}", *flags)

@@ -1,4 +1,4 @@
-"""A study, or a spectrum, that goes on is on the data on which it began: else its tables would mix two data sets."""
+"""A study or a spectrum resumes only on its original data: otherwise its tables would mix two data sets."""
 
 import shutil
 
@@ -20,7 +20,7 @@ def cut_short(run_dir, copy, num_lines):
     return table.read_text()
 
 
-def test_a_study_does_not_go_on_with_other_labels_or_other_images(launch, monkeypatch, tiny_study, tmp_path):
+def test_a_study_does_not_resume_with_other_labels_or_other_images(launch, monkeypatch, tiny_study, tmp_path):
     run_dir = tmp_path / "study"
     kept, command = cut_short(tiny_study, run_dir, 5), ("shortcut_study", *FLAGS, "--figure=5", f"--run_dir={run_dir}")
     changes = {"labels": lambda labels: 2 - labels, "images": lambda images: 255 - images}
@@ -38,7 +38,7 @@ def test_a_study_does_not_go_on_with_other_labels_or_other_images(launch, monkey
 
 
 @pytest.mark.slow
-def test_a_spectrum_does_not_go_on_with_other_labels(launch, monkeypatch, tiny_run, tiny_spectrum, tmp_path):
+def test_a_spectrum_does_not_resume_with_other_labels(launch, monkeypatch, tiny_run, tiny_spectrum, tmp_path):
     run_dir = tmp_path / "spectrum"
     kept, real = cut_short(tiny_spectrum, run_dir, 21), trained_run.first_examples
     command = ["hessian_spectrum", f"--saved_run={tiny_run}", f"--run_dir={run_dir}"]
@@ -54,7 +54,7 @@ def test_a_spectrum_does_not_go_on_with_other_labels(launch, monkeypatch, tiny_r
     assert (run_dir / "results.csv").read_text() == kept
 
 
-def test_resized_images_count_by_their_labels_alone():
+def test_resized_images_count_only_by_their_labels():
     images, labels = np.zeros((2, 3, 3, 1), np.uint8), np.array([0, 1])
     for are_resized in (False, True):
         first, second = (examples_summary(pixels, labels, are_resized) for pixels in (images, images + np.uint8(1)))

@@ -1,4 +1,4 @@
-"""launch.check_theory: what it prints, writes and returns, and its figures."""
+"""launch.check_theory: its output, files, exit code and figures."""
 
 import csv
 import subprocess
@@ -29,7 +29,7 @@ FEW = {
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A finished run of few claims on few instances, without the figures: its directory and what it printed."""
+    """A finished run of few claims on few instances, without the figures: its directory and its output."""
     path = tmp_path_factory.mktemp("runs") / "theory"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(claims, "CLAIMS", FEW)
@@ -40,12 +40,12 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def run(finished, monkeypatch):
-    """What `finished` returns, where there are no other claims."""
+    """The result of `finished`, without other claims."""
     monkeypatch.setattr(claims, "CLAIMS", FEW)
     return finished
 
 
-def test_it_prints_what_is_false_and_a_summary(run):
+def test_it_prints_false_claims_and_a_summary(run):
     _, printed = run
     lines = printed.splitlines()
     false = [claim for claim in claims.CLAIMS.values() if claim.verdict.startswith("false")]
@@ -104,7 +104,7 @@ def test_every_experiment_has_a_figure_and_is_drawn_here():
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_a_figure_is_drawn_from_its_csv_alone(name, tmp_path):
+def test_a_figure_is_drawn_only_from_its_csv(name, tmp_path):
     write_metrics(str(tmp_path / f"{name}.csv"), SMALL[name]())
     with styled():
         drawn = check_theory.figures(str(tmp_path))
@@ -112,7 +112,7 @@ def test_a_figure_is_drawn_from_its_csv_alone(name, tmp_path):
         assert_legible(drawn[name])
 
 
-def test_figures_are_drawn_alone(launch, tmp_path):
+def test_figures_are_drawn_without_checks(launch, tmp_path):
     code, out, err = launch("check_theory", "--draw=memorized_plane", f"--run_dir={tmp_path}/run")
     assert (code, out) == (0, f"{tmp_path}/run/memorized_plane.png\n"), err
     assert not (tmp_path / "run" / "results.csv").exists()
@@ -137,7 +137,7 @@ def test_one_claim_says_what_is_compared_with_what_and_what_slack_is(launch):
     assert all(number in out for number in numbers)
 
 
-def test_the_memorising_networks_have_the_first_500_digits_and_every_figure_the_seed():
+def test_memorising_networks_use_the_first_500_digits_and_every_figure_the_seed():
     digits, experiments = mnist_sample(), check_theory._experiments(7)
     assert experiments.keys() == figures.EXPERIMENTS.keys()
     assert {experiment.keywords["seed"] for experiment in experiments.values()} == {7}

@@ -1,4 +1,4 @@
-"""launch.classify: each photo gets the class that the network gives it, by the name of the class, or is refused."""
+"""launch.classify: each photo gets the network's class, by name, or an error."""
 
 import json
 import shutil
@@ -34,7 +34,7 @@ def run(photos, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_photos_get_the_classes_and_probabilities_of_the_networks_outputs_at_the_training_size(launch, photos, run):
+def test_photos_get_the_network_s_classes_and_probabilities_at_the_training_size(launch, photos, run):
     code, out, err = launch("classify", f"--saved_model={run}", "--json", photos / "test")
     assert code == 0, err
     found = {line["file"]: line for line in map(json.loads, out.splitlines())}

@@ -138,7 +138,7 @@ LEAVES, STAYS = (
 
 
 def supervised(tmp_path, program):
-    """A supervisor in a process of its own, whose two workers are ready."""
+    """A supervisor in a separate process, whose two workers are ready."""
     log = tmp_path / "workers.log"
     process = subprocess.Popen([sys.executable, "-c", SUPERVISED, program, str(log)], stdout=subprocess.DEVNULL)
     until(lambda: log.exists() and log.read_text().count("ready") == 2, process)
@@ -160,13 +160,13 @@ def test_a_log_on_a_full_disk_stops_no_worker(tmp_path, monkeypatch):
     assert local_cluster.run_job(command, {"worker": 2}, 0, f"{tmp_path}/workers.log") == 0
 
 
-def test_a_folder_of_somebody_is_refused_and_left_as_it_was(tmp_path):
+def test_a_foreign_folder_is_rejected_and_unchanged(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     assert "notes.txt" in refused(cluster.main, ClusterConfig(), str(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
-def test_workers_on_this_machine_train_with_the_flags_of_the_config_and_no_keras_optimizer(tmp_path, monkeypatch):
+def test_local_workers_train_with_the_config_s_flags_and_without_a_keras_optimizer(tmp_path, monkeypatch):
     monkeypatch.setattr(local_cluster, "run_job", lambda *given: given)
     config, run_dir = config_of("cluster", "--num_workers=4", "--seed=5", "--max_restarts=7"), str(tmp_path / "run")
     (command, *rest), again = (cluster.main(config, run_dir) for _ in range(2))  # where the directory is, too

@@ -1,6 +1,6 @@
-"""Full disks, exhausted inodes, directories of others: one line with a path and exit code 1, whatever the moment.
+"""Full disks, exhausted inodes, foreign directories: an error with a path and exit code 1 at every moment.
 
-Each run has a file system of its own in memory, which root alone can mount.
+Each run has its file system in memory, which only root can mount.
 """
 
 import ast
@@ -26,7 +26,7 @@ FLAGS = """--train_examples=400 --eval_examples=50 --stem_width=4 --widths=4,4,4
 
 @pytest.fixture
 def mounted(tmp_path):
-    """mounted("size=16k") -> a folder on a file system of its own."""
+    """mounted("size=16k") -> a folder on a separate file system."""
     folder = tmp_path / "disk"
     folder.mkdir()
 
@@ -48,7 +48,7 @@ def train(run_dir):
 
 
 @pytest.mark.parametrize("options", MOMENTS)
-def test_a_disk_that_is_full_at_any_moment_is_one_line_with_a_path(mounted, options):
+def test_a_disk_that_is_full_at_any_moment_is_a_short_error_with_a_path(mounted, options):
     """So it is from the first file on; the sizes let the run get to its later ones."""
     folder = mounted(options)
     assert_one_line(train(folder / "run"), folder, "No space left on device")
@@ -68,7 +68,7 @@ def test_where_the_disk_has_room_again_the_same_command_continues(mounted):
 
 
 @pytest.mark.skipif(os.getuid() != 0 or not shutil.which("setpriv"), reason="needs root, and setpriv to be less")
-def test_a_directory_that_belongs_to_another_user_is_one_line(tiny_run, tiny_config, tmp_path):
+def test_a_directory_that_belongs_to_another_user_is_a_short_error(tiny_run, tiny_config, tmp_path):
     for name, mode in (("unwritable", 0o555), ("foreign", 0o755), ("secret", 0o700)):
         (tmp_path / name).mkdir(mode=mode)
     unfinished = shutil.copytree(tiny_run, tmp_path / "unfinished")

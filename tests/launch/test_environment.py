@@ -1,4 +1,4 @@
-"""What the environment of a command holds ends it in no traceback, and a hang in none of its libraries."""
+"""No environment variable ends a command in a traceback, or in a hang of one of its libraries."""
 
 import importlib.util
 import os
@@ -26,7 +26,7 @@ def command(name, *flags, **options):
         ("ablations", ["--preset=mnist"]),
     ],
 )
-def test_a_backend_that_is_not_installed_is_one_line_before_anything_is_computed(tmp_path, name, flags):
+def test_a_missing_backend_is_a_short_error_before_anything_is_computed(tmp_path, name, flags):
     done = command(name, f"--run_dir={tmp_path}/run", *flags, env=os.environ | {"KERAS_BACKEND": "torch"})
     assert done.returncode == 1 and not (tmp_path / "run" / "results.csv").exists()
     assert "KERAS_BACKEND=torch" in done.stderr.splitlines()[-1]
@@ -34,7 +34,7 @@ def test_a_backend_that_is_not_installed_is_one_line_before_anything_is_computed
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread")])
-def test_a_lack_of_memory_anywhere_is_one_line(launch, tmp_path, monkeypatch, error):
+def test_a_lack_of_memory_anywhere_is_a_short_error(launch, tmp_path, monkeypatch, error):
     def fail(*_):
         raise error
 

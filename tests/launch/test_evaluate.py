@@ -96,7 +96,7 @@ print([launched(name, *flags) for name, *flags in {commands}])
 
 
 @pytest.mark.slow
-def test_without_tensorflow_a_runs_keras_file_is_evaluated_and_what_needs_it_is_said(tiny_run, digits_npz, tmp_path):
+def test_keras_file_is_evaluated_without_tensorflow_and_the_rest_is_an_error(tiny_run, digits_npz, tmp_path):
     shutil.copytree(tiny_run / "saved_model", tmp_path / "saved_model")
     commands = [
         ["evaluate", f"--saved_model={tiny_run}/model.keras", "--json"],

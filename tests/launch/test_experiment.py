@@ -79,7 +79,7 @@ def report(run, rows):
 
 @pytest.fixture
 def squares(tmp_path, monkeypatch):
-    """Registers the command, with the one line that this takes; returns the directory for its run."""
+    """Registers the command, which takes a single call; returns the directory for its run."""
     monkeypatch.setattr(record, "RUN_TYPES", (*record.RUN_TYPES, "squares"))
     return str(tmp_path / "run")
 
@@ -128,7 +128,7 @@ def test_without_a_run_directory_it_writes_nothing_and_draws_nothing(squares, tm
 
 
 def run_until_killed(run_dir, last):
-    """Runs the experiment in a process of its own, which SIGKILL ends in a job."""
+    """Runs the experiment in a separate process, which SIGKILL ends during a job."""
     whole = square
     globals()["square"] = lambda *job: os.kill(os.getpid(), signal.SIGKILL) if job[0] == last else whole(*job)
     main(SquaresConfig(), run_dir)
@@ -228,7 +228,7 @@ def small():
 
 @pytest.fixture(scope="module")
 def finished(small, tiny_blocks, tiny_study, tmp_path_factory):
-    """finished(name): the directory of a finished run of a command, its flags, and what it printed. Read only."""
+    """finished(name): the directory of a finished run of a command, its flags, and its output. Read only."""
 
     @functools.cache
     def run(name):
@@ -247,7 +247,7 @@ def finished(small, tiny_blocks, tiny_study, tmp_path_factory):
 
 @pytest.fixture
 def again(finished, launch, tmp_path):
-    """again(name, change): what a command says on a copy of its finished run that is changed first, and the copy."""
+    """again(name, change): a command's output on a changed copy of its finished run, and the copy."""
 
     def run(name, change=lambda run_dir: None, *more):
         run_dir, flags, _ = finished(name)
@@ -299,7 +299,7 @@ def test_a_run_without_its_last_job_continues_to_the_same_rows(again, finished, 
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_another_config_is_refused_in_one_line_and_changes_nothing(again, finished, name):
+def test_another_config_raises_a_short_error_and_changes_nothing(again, finished, name):
     flags = {"near_identity": ["--examples=41"], "shortcut_study": ["--num_runs=4"]}
     ended = again(name, lambda run_dir: None, *flags.get(name, ["--seed=7"]))
     *_, error = ended.err.splitlines()

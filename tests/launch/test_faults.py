@@ -1,4 +1,4 @@
-"""Killed, stopped, preempted, out of disk: what a job survives, to the bit, and what it says otherwise.
+"""Killed, stopped, preempted, out of disk: faults that a job survives to the bit, and its errors otherwise.
 
 A run has several accidents one after the other, because a start takes longer than the training. Moments are drawn at
 random, from the duration of an undisturbed run on the same machine or from its checkpoints.
@@ -63,7 +63,7 @@ def pair(tmp_path_factory):
     return undisturbed(tmp_path_factory.mktemp("pair"), "cluster", *PAIR)
 
 
-def test_a_run_that_is_stopped_out_of_disk_and_killed_again_and_again_ends_bit_identical(tmp_path, alone):
+def test_run_stopped_out_of_disk_and_killed_repeatedly_ends_bit_identical(tmp_path, alone):
     reference, first, whole = alone
     run_dir, flags = tmp_path / "run", ["--checkpoint_every=20"]
     save_on_sigterm(run_dir, flags)
@@ -102,7 +102,7 @@ def save_on_sigterm(run_dir, flags):
 
 
 def meet_a_full_disk(run_dir, flags):
-    """The next checkpoint does not fit: one line, and the older checkpoints are kept."""
+    """The next checkpoint does not fit: a short error, and the older checkpoints are kept."""
     before = last_step(run_dir)
     size = (run_dir / "checkpoints" / f"step_{before:08d}.npz").stat().st_size
 
@@ -118,7 +118,7 @@ def meet_a_full_disk(run_dir, flags):
 
 @pytest.mark.nightly
 def test_two_workers_are_one_for_eight_steps_of_the_mnist_preset(tmp_path):
-    """Later training amplifies rounding at this rate: after 20 steps 7e-4 were seen."""
+    """Later training amplifies rounding at this rate: after 20 steps the difference was 7e-4."""
     flags = ["--preset=mnist", "--train_steps=8", "--eval_every=8", "--checkpoint_every=8", "--decay_steps="]
     for launcher, more in (("train", []), ("cluster", PAIR)):
         assert processes.start(tmp_path / launcher, launcher, *flags, *more).wait() == 0
@@ -195,7 +195,7 @@ def test_a_mistake_of_the_chief_reaches_all_workers(tmp_path, alone):
         assert "seed (0, 5)" in log_of(tmp_path / f"run{rank}")
 
 
-def test_a_port_that_is_taken_is_one_line(tmp_path):
+def test_a_port_that_is_taken_is_a_short_error(tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -204,7 +204,7 @@ def test_a_port_that_is_taken_is_one_line(tmp_path):
     assert addresses[0] in log_of(tmp_path / "run0") and log_of(tmp_path / "run0").count("\n") == 1
 
 
-def test_a_run_that_a_callback_ended_is_completed_by_several_workers_without_training_on(tmp_path, launch, monkeypatch):
+def test_run_that_a_callback_ended_is_completed_by_workers_without_more_training(tmp_path, launch, monkeypatch):
     class Stop(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
             self.model.stop_training = True

@@ -1,4 +1,4 @@
-"""Whatever the flags hold, a launcher makes a config of it or refuses it in one line; no network is built here."""
+"""For any flags a launcher makes a config or prints a short error; no network is built."""
 
 import absl.flags
 import pytest

@@ -1,4 +1,4 @@
-"""launch.hessian_spectrum: what it prints, writes and refuses, and its eigenvalues against ARPACK's."""
+"""launch.hessian_spectrum: its output, files and errors, and its eigenvalues against ARPACK's."""
 
 import functools
 import json
@@ -62,9 +62,7 @@ def test_a_run_prints_the_eigenvalues_and_leaves_its_files(tiny_spectrum, tiny_r
     assert np.trapezoid(heights, grid) == pytest.approx(1, abs=1e-4)
 
 
-def test_the_same_command_again_prints_the_same_and_computes_nothing_and_another_is_refused(
-    tiny_spectrum, tiny_run, launch
-):
+def test_repeated_command_prints_the_same_without_computing_and_another_is_an_error(tiny_spectrum, tiny_run, launch):
     before = {path: path.stat().st_mtime_ns for path in tiny_spectrum.glob("*.csv")}
     code, out, _ = launch(*flags(tiny_run, tiny_spectrum))
     printed = tiny_spectrum.with_suffix(".out").read_text()
@@ -84,7 +82,7 @@ def test_a_run_killed_after_its_last_table_says_no_time_that_nobody_measured(tin
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_continues_after_the_last_finished_product_to_the_same_results(
+def test_interrupted_run_resumes_after_the_last_finished_product_with_equal_results(
     tiny_spectrum, tiny_run, launch, tmp_path, monkeypatch
 ):
     from shortcut_study.curvature.operator import Hessian
@@ -111,7 +109,7 @@ def test_an_interrupted_run_continues_after_the_last_finished_product_to_the_sam
         assert found["eigenvalue"] == pytest.approx(expected["eigenvalue"], abs=1e-3)
 
 
-def test_the_figure_is_drawn_from_the_csv_files_alone(tiny_spectrum, tmp_path):
+def test_the_figure_is_drawn_only_from_csv_files(tiny_spectrum, tmp_path):
     assert not hessian_spectrum.figures(str(tmp_path))
     for name in ("results.csv", "density.csv"):
         shutil.copy(tiny_spectrum / name, tmp_path)
@@ -150,7 +148,7 @@ def shorten(folder):
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_a_run_that_cannot_be_used_gets_one_line_and_nothing_is_written(tiny_run, launch, tmp_path, name):
+def test_a_run_that_cannot_be_used_gets_a_short_error_and_nothing_is_written(tiny_run, launch, tmp_path, name):
     change, arguments, word = DAMAGES[name]
     saved = shutil.copytree(tiny_run, tmp_path / "saved")
     change(saved)
@@ -196,7 +194,7 @@ def test_the_spectrum_after_some_steps_is_of_the_weights_that_the_run_had_then(
 
     code, _, _ = launch(*few(run_dir, tmp_path / "first", "--at_step=0"))
     shutil.copytree(tiny_run, tmp_path / "untrained")
-    config = trained_run.read_config(trained_run.SavedRun(str(tiny_run)))
+    config = trained_run.read_config(trained_run.SavedRunFlags(str(tiny_run)))
     networks.build(config.model, config.seed).save(tmp_path / "untrained" / "model.keras")
     launch(*few(tmp_path / "untrained", tmp_path / "expected"))
     launch(*few(tiny_run, tmp_path / "trained"))
@@ -204,23 +202,23 @@ def test_the_spectrum_after_some_steps_is_of_the_weights_that_the_run_had_then(
     np.testing.assert_equal(read(tmp_path / "first"), read(tmp_path / "expected"))
 
 
-def test_data_are_where_the_run_had_them_or_where_flags_say(tmp_path):
+def test_data_are_read_from_the_run_s_place_or_the_flags_place(tmp_path):
     for step in (-1, 0):
-        chosen = trained_run.SavedRun(pretrained="digits", at_step=step, data_dir="/d", npz="/n.npz")
+        chosen = trained_run.SavedRunFlags(pretrained="digits", at_step=step, data_dir="/d", npz="/n.npz")
         data = trained_run.read_config(chosen).data
         assert (data.dataset, data.data_dir, data.npz) == ("mnist_sample", "/d", "/n.npz")
     begin(tmp_path / "of_npz", TrainConfig(data=DataConfig(npz="/own.npz", data_dir="/own")), status="done")
     for given, expected in (({}, ("/own", "/own.npz")), ({"data_dir": "/d", "npz": "/n.npz"}, ("/d", "/n.npz"))):
-        data = trained_run.read_config(trained_run.SavedRun(str(tmp_path / "of_npz"), at_step=0, **given)).data
+        data = trained_run.read_config(trained_run.SavedRunFlags(str(tmp_path / "of_npz"), at_step=0, **given)).data
         assert (data.data_dir, data.npz) == expected
 
 
-def test_a_run_whose_npz_file_has_changed_is_refused(launch, tiny_run, digits_npz, tmp_path):
+def test_a_run_whose_npz_file_has_changed_is_rejected(launch, tiny_run, digits_npz, tmp_path):
     run_dir, own = tmp_path / "run", tmp_path / "own.npz"
     shutil.copytree(tiny_run, run_dir)
     shutil.copy(digits_npz, own)
     edit(run_dir, {"npz": str(own)}, data_digest=npz_digest(str(own)))
-    assert trained_run.read_config(trained_run.SavedRun(str(run_dir))).data.npz == str(own)
+    assert trained_run.read_config(trained_run.SavedRunFlags(str(run_dir))).data.npz == str(own)
     with np.load(digits_npz) as arrays:
         np.savez(own, **dict(arrays) | {"train_labels": 9 - arrays["train_labels"]})
     code, _, err = launch(*flags(run_dir, tmp_path / "spectrum"))
@@ -229,7 +227,7 @@ def test_a_run_whose_npz_file_has_changed_is_refused(launch, tiny_run, digits_np
 
 
 @pytest.mark.slow
-def test_a_spectrum_does_not_go_on_with_the_weights_of_another_run_in_the_same_place(launch, tiny_run, tmp_path):
+def test_spectrum_does_not_resume_with_the_weights_of_another_run_in_the_same_place(launch, tiny_run, tmp_path):
     run_dir, spectrum = tmp_path / "run", tmp_path / "spectrum"
     shutil.copytree(tiny_run, run_dir)
     command = few(run_dir, spectrum)
@@ -243,9 +241,7 @@ def test_a_spectrum_does_not_go_on_with_the_weights_of_another_run_in_the_same_p
     assert launch(*command)[0] == 0
 
 
-def test_at_full_order_all_eigenvalues_are_printed_once_and_no_larger_order_is_advised(
-    launch, tiny_run, tmp_path, monkeypatch
-):
+def test_full_order_prints_all_eigenvalues_once_and_advises_no_larger_order(launch, tiny_run, tmp_path, monkeypatch):
     blind = [keras.layers.Rescaling(0.0), keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(10)]
     model = keras.Sequential([keras.Input((28, 28, 1)), *blind])
     monkeypatch.setattr(trained_run, "load_model", lambda *_: (model, ""))
@@ -275,7 +271,7 @@ def test_batches_are_normalised_by_their_own_moments_on_request(launch, tiny_run
     code, _, err = launch(*few(run_dir, tmp_path / "refused", "--at_step=0"))
     assert code == 1 and "stem_bn" in err and "--batch_moments" in err
     code, _, _ = launch(*few(run_dir, tmp_path / "own", "--at_step=0", "--batch_moments"))
-    config = trained_run.read_config(trained_run.SavedRun(str(run_dir)))
+    config = trained_run.read_config(trained_run.SavedRunFlags(str(run_dir)))
     model = networks.build(config.model, config.seed)
     for average in (variable for variable in model.variables if variable.name.startswith("moving_")):
         average.assign(average + 0.1)
@@ -288,7 +284,7 @@ def test_batches_are_normalised_by_their_own_moments_on_request(launch, tiny_run
     assert found == pytest.approx(expected, rel=1e-4)
 
 
-def test_the_preset_of_a_gpu_measures_the_start_and_the_blocks_of_the_paper_s_network_with_thirty_products_each():
+def test_gpu_preset_measures_the_paper_network_s_blocks_with_thirty_products_each():
     default, preset = vars(SpectrumConfig()), vars(hessian_spectrum.GPU)
     assert {name: value for name, value in preset.items() if value != default[name]} == {
         "order": 30, "num_vectors": 4, "batch_size": 500, "with_start": True, "per_block": True, "precision": "default"

@@ -73,7 +73,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_folder_that_cannot_be_used_is_one_line_and_leaves_nothing(launch, digits, tmp_path, damage):
+def test_a_folder_that_cannot_be_used_is_a_short_error_and_leaves_nothing(launch, digits, tmp_path, damage):
     folder = shutil.copytree(digits, tmp_path / "data")
     change, words = DAMAGES[damage]
     change(folder)
@@ -117,7 +117,7 @@ def test_the_guides_lines_of_python_fine_tune_on_a_folder(photos):
                 pytest.param("hessian_spectrum", marks=pytest.mark.slow)]
 )  # fmt: skip
 def test_no_command_writes_among_the_images(launch, photos, command):
-    """What it wrote would be a class from then on."""
+    """Its files would form a class from then on."""
     data, run_dir = ["--images=photos", "--test_share=0.2", "--image_size=14", "--preset=mnist", *SMALL], "photos/run"
     if command in ("near_identity", "hessian_spectrum"):
         assert launch("train", "--run_dir=trained", *data)[0] == 0

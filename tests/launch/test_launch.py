@@ -1,4 +1,4 @@
-"""The launchers: what a user sees when all goes well, and the one line when it does not."""
+"""The launchers: their output when all goes well, and the short error when it does not."""
 
 import json
 import os
@@ -133,7 +133,7 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("program, flags, words", CASES, ids=[f"{name} {flags}" for name, flags, _ in CASES])
-def test_a_mistake_gets_one_line_and_writes_nothing(launch, folder, program, flags, words):
+def test_a_mistake_gets_a_short_error_and_writes_nothing(launch, folder, program, flags, words):
     arguments = flags.format(tmp=folder).split()
     if program == "train" and "--run_dir" not in flags:
         arguments.append(f"--run_dir={folder}/run")
@@ -147,7 +147,7 @@ def test_a_mistake_gets_one_line_and_writes_nothing(launch, folder, program, fla
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flags, backend", [("--dataset=cifar100 --data_dir={tmp}", "tensorflow"), ("", "foo")])
-def test_a_mistake_ends_a_real_process_with_one_line(tmp_path, flags, backend):
+def test_a_mistake_ends_a_real_process_with_a_short_error(tmp_path, flags, backend):
     """TFDS would warn about the folder."""
     (tmp_path / "cifar100" / "3.0.2").mkdir(parents=True)
     command = [sys.executable, "-m", "launch.train", *flags.format(tmp=tmp_path).split(), f"--run_dir={tmp_path}/run"]
@@ -179,7 +179,7 @@ for name in sys.argv[1:]:
 """
 
 
-def test_help_says_what_a_launcher_does_with_a_command_and_the_time_and_imports_no_tensorflow():
+def test_help_shows_purpose_command_and_time_and_imports_no_tensorflow():
     done = subprocess.run([sys.executable, "-c", HELP, *LAUNCHERS], capture_output=True, text=True)
     *pages, rest = re.split(r"^END .*\n", done.stdout, flags=re.M)
     assert re.findall(r"^END (.*)\n", done.stdout, re.M) == [f"{name} 0" for name in LAUNCHERS], done.stderr

@@ -1,4 +1,4 @@
-"""launch.near_identity: what it prints and writes; test_experiment.py continues it."""
+"""launch.near_identity: its output and files; test_experiment.py resumes it."""
 
 import csv
 import json
@@ -27,7 +27,7 @@ def test_it_prints_a_line_a_block_and_draws(tiny_blocks):
     assert contents["num_examples"] == 40 and re.fullmatch("[0-9a-f]{16}", contents["weights_digest"])
 
 
-def test_other_weights_are_refused(launch, tiny_blocks, tmp_path):
+def test_other_weights_are_rejected(launch, tiny_blocks, tmp_path):
     run_dir, flags, _ = tiny_blocks
     copy = shutil.copytree(run_dir, tmp_path / "blocks")
     edit(copy, weights_digest="0")
@@ -53,7 +53,7 @@ def with_cell(column, value):
     ("ratio", None, False), ("active", "x", False), ("num_removed", None, False), ("error", "nan", False),
     ("operations", None, False),
 ])  # fmt: skip
-def test_a_run_does_not_go_on_from_an_edited_table(launch, tiny_blocks, tmp_path, column, value, is_computed_on):
+def test_a_run_does_not_resume_from_an_edited_table(launch, tiny_blocks, tmp_path, column, value, is_computed_on):
     run_dir, flags, _ = tiny_blocks
     run = shutil.copytree(run_dir, tmp_path / "blocks")
     name = BLOCKS if column in ("ratio", "active") else REMOVED

@@ -147,7 +147,7 @@ def test_runs_of_one_name_share_a_colour_and_a_line_of_the_legend(tmp_path, monk
         compared(monkeypatch, first, beside, "a,b")
 
 
-def test_a_level_is_for_training_runs_alone(tmp_path):
+def test_a_level_is_only_for_training_runs(tmp_path):
     begin(tmp_path, config_of("check_theory"), "check_theory", "done")
     with pytest.raises(UserError, match="level .*check_theory"):
         plot.main(plot.PlotConfig(level="5 %"), str(tmp_path))

@@ -1,4 +1,4 @@
-"""launch.shortcut_study: every figure end to end, resumption, TensorBoard, and one line where something is wrong."""
+"""launch.shortcut_study: every figure end to end, resumption, TensorBoard, and short errors."""
 
 import dataclasses
 import json
@@ -104,9 +104,7 @@ def events(path):
 
 
 @pytest.mark.slow
-def test_tensorboard_has_the_figure_alone_and_on_request_a_session_of_hparams_for_every_network_and_rate(
-    launch, three_digits, tmp_path
-):
+def test_tensorboard_has_the_figure_and_on_request_hparams_for_every_network(launch, three_digits, tmp_path):
     run_dir = tmp_path / "runs" / "study"
     flags = ("--figure=9", f"--run_dir={run_dir}", *FLAGS)
     code, _, err = launch(*flags)
@@ -189,7 +187,7 @@ def test_descents_that_all_diverge_are_a_result_and_no_accident(launch, three_di
     assert "the runs have no losses in common" in out
 
 
-def test_plot_redraws_the_figures_of_a_study_from_its_csv_file_alone(launch, tiny_study, tmp_path):
+def test_plot_redraws_the_figures_of_a_study_only_from_its_csv(launch, tiny_study, tmp_path):
     for name in ("results.csv", "config.json"):  # which says that this is of smoke size
         shutil.copy(tiny_study / name, tmp_path)
     code, out, err = launch(f"--run_dir={tmp_path}", program="plot")

@@ -83,7 +83,7 @@ def test_after_sigterm_at_any_moment_a_run_is_done_or_to_be_continued(tmp_path, 
     print(f"{len(held)} of {len(held)} held")
 
 
-def test_ctrl_c_ends_training_with_one_line(tmp_path):
+def test_ctrl_c_ends_training_with_a_short_error(tmp_path):
     (process,) = start_one(tmp_path, *ENDLESS)
     until(lambda: last_step(tmp_path), process)
     process.send_signal(signal.SIGINT)

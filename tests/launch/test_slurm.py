@@ -61,7 +61,7 @@ PartitionName=main Nodes=ALL Default=YES State=UP
 
 
 class Slurm:
-    """The daemons, and what a user of theirs types."""
+    """The daemons, and a user's commands."""
 
     def __init__(self, folder):
         self.folder, self._daemons = folder, []

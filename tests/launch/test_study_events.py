@@ -69,7 +69,7 @@ def test_each_trained_network_has_its_curve(launch, tmp_path):
 
 
 def test_the_eigenvalues_are_histograms(launch, tmp_path):
-    """Those of one network are computed here anew, by GradientTape."""
+    """Those of one network are recomputed by GradientTape."""
     flags = ["--preset=smoke", "--figure=5", "--depths=2,6", "--num_runs=1", "--examples=200"]
     code, _, err = launch("shortcut_study", *flags, f"--run_dir={tmp_path}/run")
     assert code == 0, err

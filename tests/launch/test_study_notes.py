@@ -26,7 +26,7 @@ def notes(err):
     return [line for line in err.splitlines() if line.startswith("note: ")]
 
 
-def test_flags_that_the_figure_does_not_read_are_named_and_it_is_judged_by_the_others(launch, tmp_path):
+def test_flags_that_the_figure_does_not_read_are_named_and_ignored(launch, tmp_path):
     code, out, err = launch(*FIGURE_5, "--num_epochs=100", "--relu_examples=1000", f"--run_dir={tmp_path}")
     assert code == 0, err
     names = ("num_epochs", "relu_examples")

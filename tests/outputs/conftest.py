@@ -25,7 +25,7 @@ RUN = [
 
 
 class Finished(NamedTuple):
-    """What a command has left: its run directory, what it printed, and the figures that it saved, by name."""
+    """The results of a command: its run directory, its output, and its saved figures, by name."""
 
     run_dir: pathlib.Path
     out: str

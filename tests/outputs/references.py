@@ -1,7 +1,7 @@
 """Short, independent computations of what commands print, draw and write: NumPy, SciPy and plain Keras.
 
-Nothing here imports the project: numbers are read as a reader sees them, from the text, the CSV file and the axes, and
-computed again by the shortest way, however slow.
+This module does not import the project: numbers are read as a reader sees them, from the text, the CSV file and the
+axes, and computed again by the shortest way, however slow.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ NUMBER = re.compile(r"(?<![\w.])(?<!Theorem )[-−]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\
 
 
 class Printed(NamedTuple):
-    """A number in a text, and half a unit of its last digit: what a correct number may differ from it by."""
+    """A number in a text, and half a unit of its last digit, the tolerance of a correct number."""
 
     value: float
     half_unit: float
@@ -156,12 +156,12 @@ def assert_area(axes, colour, edges, rtol=1e-5):
 
 
 def drawn_names(axes):
-    """Pairs of what a panel draws: its name in the legend, without the number of runs, and the line, bars or area."""
+    """Pairs of a panel's series: the name in the legend, without the number of runs, and the line, bars or area."""
     return [(re.sub(r", n = \d.*", "", label), artist) for label, artist in labelled(axes).items()]
 
 
 def assert_legend(legend, panels):
-    """Checks that each entry of a legend has the colour of what a panel draws under its name."""
+    """Checks that each entry of a legend has the colour of the panel's series of that name."""
     drawn = dict(pair for axes in panels for pair in drawn_names(axes))
     texts = [re.sub(r", n = \d.*", "", text.get_text()) for text in legend.get_texts()]
     assert texts and set(texts) == set(drawn)

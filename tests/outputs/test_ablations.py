@@ -61,7 +61,7 @@ def stand_in(calls):
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
-    """A finished comparison: its directory, what it printed, its figures, and the configs of its runs."""
+    """A finished comparison: its directory, output, figures, and the configs of its runs."""
     run_dir, calls = tmp_path_factory.mktemp("runs") / "compared", []
     flags = ["--dataset=mnist_sample", "--image_size=16", f"--validation_examples={HELD_OUT}", "--seeds=3", "--seed=5"]
     with pytest.MonkeyPatch.context() as patch:
@@ -71,7 +71,7 @@ def compared(tmp_path_factory):
 
 
 def steps_of(name: str, operations: float) -> int:
-    """How many updates these operations allow: 2k²ab for each output pixel, three times but for the first kernel."""
+    """How many updates these operations allow: 2k²ab for each output pixel, three times except for the first kernel."""
     blocks, width = (1, 32) if name == "1 block a stage" else (2, 24)
     forward, channels = [2 * 9 * width * 16**2], width
     for stage, side in enumerate((8, 4, 2)):  # the stem's output is pooled

@@ -1,4 +1,4 @@
-"""launch.classify: the class and the probability of each photo, and names of classes that belong to what is seen."""
+"""launch.classify: the class and the probability of each photo, and the names of the classes shown."""
 
 import json
 

@@ -1,6 +1,6 @@
 """What launch.descent_map computes and draws: recursions for single eigenvalues, and tables that were made up.
 
-The map and two other tables take minutes: they are made up, but for two cells. All else is computed.
+The map and two other tables take minutes: they are made up, except for two cells. All else is computed.
 """
 
 import itertools
@@ -41,7 +41,7 @@ def made_up_map(rng):
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory):
-    """The tables and figures of a run, by name, and what it printed."""
+    """The tables and figures of a run, by name, and its output."""
     run_dir, rng = tmp_path_factory.mktemp("descent") / "map", np.random.default_rng(0)
     begin(run_dir, config_of("descent_map"), "descent_map")
     ref.write_table(run_dir / "results.csv", made_up_map(rng))
@@ -61,7 +61,7 @@ def drawn(tmp_path_factory):
 
 
 def layers_from_zero(targets, depth, rate, num_steps):
-    """λ of each layer before each step of descent on Σ|λ^ℓ − φ|², from λ = 1: eigenvalues move alone."""
+    """λ of each layer before each step of descent on Σ|λ^ℓ − φ|², from λ = 1: eigenvalues move independently."""
     targets = np.asarray(targets)
     path = [np.ones(len(targets), targets.dtype)]
     with np.errstate(all="ignore"):
@@ -71,7 +71,7 @@ def layers_from_zero(targets, depth, rate, num_steps):
     return np.array(path)
 
 
-def test_cells_of_the_map_are_those_of_the_eigenvalues_alone(drawn):
+def test_cells_of_the_map_are_those_of_the_eigenvalues(drawn):
     eigenvalues = np.geomspace(0.4, 2, 6)  # docs: 0.4 … 2, of the singular target the least is 0
     for target, depth in COMPUTED:
         targets = eigenvalues * (np.arange(6) > 0) if target == "singular" else eigenvalues

@@ -87,7 +87,7 @@ def tested(small_digits):
 
 @pytest.fixture(scope="module")
 def measured(momentum_run, tmp_path_factory):
-    """A finished run of launch.near_identity: its directory, what it printed, its figure."""
+    """A finished run of launch.near_identity: its directory, output and figure."""
     run_dir = tmp_path_factory.mktemp("blocks") / "blocks"
     return finished("near_identity", run_dir, f"--saved_run={momentum_run}", f"--examples={NUM_IMAGES}")
 

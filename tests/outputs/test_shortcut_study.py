@@ -31,7 +31,7 @@ def one_thread():
 
 
 def reads(figure, flag):
-    """Whether a figure accepts a flag; one that it does not read is refused."""
+    """Whether a figure accepts a flag; one that it does not read is an error."""
     return flag in ("preset", "examples", *FIGURES[figure].READS)
 
 
@@ -157,7 +157,7 @@ def test_final_losses_are_those_of_a_descent_at_each_learning_rate(tiny_rows):
         assert num_diverged
 
 
-def test_the_extremes_and_their_equivalents_descend_with_the_losses_of_a_plain_descent(tiny_rows):
+def test_extremes_and_their_equivalents_descend_with_the_losses_of_plain_descent(tiny_rows):
     x, y = data_of()
     small = 0.01 * np.random.default_rng(0).standard_normal((DEPTH, 1, 10, 10)) / 10**0.5
     q, r = np.linalg.qr(np.random.default_rng(0).standard_normal((1, DEPTH, 10, 10)))

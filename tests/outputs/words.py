@@ -1,4 +1,4 @@
-"""The words of labels, headings and printed lines that output tests look for: a rewording changes this file alone.
+"""The words of labels, headings and printed lines that output tests look for: a rewording changes only this file.
 
 In a pattern {} stands for a number that the test computes.
 """

@@ -44,7 +44,7 @@ def test_along_the_loss_no_line_is_drawn_past_a_value_that_is_not_finite():
 
 
 @pytest.mark.parametrize("middle, kept", [(1e-2, [-5, -2, -1, 0]), (1e-3, [-5, -4, -3, 0])])
-def test_along_the_loss_a_wide_gap_is_left_out_and_not_its_ends(middle, kept):
+def test_along_the_loss_a_wide_gap_is_omitted_but_its_ends_are_not(middle, kept):
     falling = runs([(loss, 1 - np.log10(loss)) for loss in (1.0, middle, 1e-5)])
     band = along_loss(falling, "loss", "norm", False, num_points=6, largest_gap=100)
     np.testing.assert_allclose(band.x, kept)
@@ -60,7 +60,7 @@ def test_along_the_loss_is_linear_in_the_logarithm_of_the_loss():
     np.testing.assert_allclose(band.mean, [3, 2, 1])
 
 
-def test_along_the_loss_a_run_counts_where_it_has_been_and_half_of_the_runs_are_enough():
+def test_run_along_the_loss_counts_up_to_its_last_loss_and_half_of_the_runs_suffice():
     long, short = [(1.0, 1.0), (1e-4, 5.0)], [(1.0, 3.0), (1e-2, 3.0)]
     band = along_loss(runs(long, short), "loss", "norm", log=False, num_points=5)
     assert band.x.tolist() == [-4, -3, -2, -1, 0] and band.count.tolist() == [1, 1, 2, 2, 2]
@@ -79,7 +79,7 @@ def test_along_the_loss_takes_rows_in_any_order_and_leaves_out_those_without_val
     assert all(len(part) == 0 for part in along_loss([], "loss", "norm"))
 
 
-def test_along_the_loss_leaves_out_what_comes_after_a_divergence():
+def test_along_the_loss_omits_values_after_a_divergence():
     rows = runs([(1.0, 1.0), (0.1, 2.0)])
     diverged = [row("norms", TWO, 2, seed, loss=np.nan, norm=np.nan, status="diverged") for seed in (0, 1)]
     np.testing.assert_array_equal(along_loss(rows + diverged, "loss", "norm"), along_loss(rows, "loss", "norm"))
@@ -119,7 +119,7 @@ def test_a_network_whose_final_loss_is_the_same_at_every_rate_learned_nothing():
     assert best_rates(rows + final(4, 10.0, 0.197, 0.197), "excess_loss")[4].learned  # 1.5 % less
 
 
-def test_a_network_learns_where_the_excess_differs_however_little_the_loss_does():
+def test_a_network_learns_if_the_excess_differs_however_little_the_loss_does():
     rows = [row for rate, loss in ((0.01, 1e-4), (0.1, 1e-5), (1.0, 1e-6)) for row in final(4, rate, loss, loss)]
     best = best_rates(rows, "excess_loss")[4]
     assert best.learned and best.rate == 1.0
@@ -136,7 +136,7 @@ def given_up(depth, rate, bound):
     return row("learning_rates", TWO, depth, 1, learning_rate=rate, status=f"bounded by {bound:g}")
 
 
-def test_a_rate_at_which_one_seed_was_given_up_survives_with_the_loss_that_bounds_it():
+def test_rate_at_which_one_seed_was_stopped_survives_with_the_loss_that_bounds_it():
     bound = 10**-1.5  # "bounded by 0.0316228"
     rows = [*final(4, 0.01, 1.0), given_up(4, 0.01, bound), *final(4, bound, 5.0, 2.0), *final(4, 1.0, 4.0, 4.0)]
     best = best_rates(rows, "excess_loss")[4]
@@ -180,7 +180,7 @@ def test_depths_come_once_and_runs_that_diverged_are_no_seeds():
 
 
 @pytest.mark.parametrize("change, insensitive", [(0.009, True), (-0.009, True), (0.011, False), (-0.011, False)])
-def test_a_loss_is_insensitive_where_it_changes_by_less_than_a_hundredth_either_way(change, insensitive):
+def test_a_loss_is_insensitive_if_it_changes_by_less_than_a_hundredth_either_way(change, insensitive):
     assert aggregation._is_insensitive({"loss": 2.0, "perturbed_loss": 2 * (1 + change)}) is insensitive
 
 

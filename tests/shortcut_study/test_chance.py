@@ -1,4 +1,4 @@
-"""What the figures say where a difference between two kinds of networks may be chance."""
+"""Findings of the figures if a difference between two types of networks may be chance."""
 
 import numpy as np
 import pytest
@@ -71,12 +71,12 @@ def test_differences_that_are_all_alike_are_no_chance():
         (lambda epoch: 0.5 if epoch < 2 else 0.46, False),
     ],
 )
-def test_the_gradient_is_largest_where_a_dramatic_drop_begins_or_goes_on(index_at, holds):
+def test_the_gradient_is_largest_where_a_dramatic_drop_begins_or_continues(index_at, holds):
     rows = change(of_figure(paper_rows(), "8"), "single_run", lambda r: {"index": index_at(r["epoch"])})
     assert verdict("8", rows, "the gradient is largest").holds is holds
 
 
-def test_a_run_whose_only_hessian_at_half_the_loss_is_its_last_tells_no_drop_at_the_beginning():
+def test_run_whose_only_hessian_at_half_the_loss_is_its_last_has_no_early_drop():
     rows = [
         r
         for r in of_figure(paper_rows(), "8")

@@ -1,4 +1,4 @@
-"""What a Hessian is asked of: labels and images that fit the model, and batch normalisation with averages."""
+"""Checks of a Hessian's arguments: labels and images that fit the model, and batch normalisation with averages."""
 
 import contextlib
 from types import SimpleNamespace

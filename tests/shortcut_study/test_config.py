@@ -1,4 +1,4 @@
-"""What a study refuses, and what its figures say of their settings and their size."""
+"""Invalid studies, and the figures' statements of their settings and size."""
 
 import dataclasses
 
@@ -33,7 +33,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("message", MISTAKES)
-def test_what_no_study_can_have_is_refused(message):
+def test_an_impossible_study_is_rejected(message):
     assert message in refused(StudyConfig, **MISTAKES[message])
     assert StudyConfig(depths=[2, 3], learning_rate=1) == StudyConfig(depths=(2, 3), learning_rate=1)
 
@@ -53,7 +53,7 @@ def test_a_figure_needs_depths_for_the_networks_that_it_compares(figure, depths,
 @pytest.mark.parametrize(
     "figure, command", [("1", "python -c"), ("2", "python -m launch.ablations --experiment=norms")]
 )
-def test_a_figure_that_is_not_drawn_is_refused_with_the_command_that_shows_it(figure, command):
+def test_a_figure_that_is_not_drawn_is_rejected_with_the_command_that_shows_it(figure, command):
     text = refused(StudyConfig, figure=figure)
     assert text.startswith(f"figure {figure} ") and command in text and "\n" not in text
 

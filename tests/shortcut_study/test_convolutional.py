@@ -59,7 +59,7 @@ def case(request, examples):
     return request.param, matrix[np.ix_(counted, counted)], matrix
 
 
-def test_at_full_order_the_summary_is_that_of_the_dense_hessian_in_the_residual_kernels(case, examples):
+def test_full_order_summary_is_the_dense_hessian_s_in_the_residual_kernels(case, examples):
     config, block, whole = case
     found = initial_spectrum(all_conv_resnet(config), examples)
     exact, other = hessian.spectrum(block), hessian.spectrum(whole)
@@ -71,7 +71,7 @@ def test_at_full_order_the_summary_is_that_of_the_dense_hessian_in_the_residual_
 
 
 @pytest.mark.slow
-def test_several_models_of_one_architecture_give_what_each_gives_alone(examples):
+def test_several_models_of_one_architecture_return_what_each_returns_separately(examples):
     models = [all_conv_resnet(BATCH_NORM, seed) for seed in (0, 1)]
     first, second = initial_spectra(iter(models), *examples)
     # The projections, which are not trained, differ too.
@@ -145,7 +145,7 @@ def test_the_labels_are_those_of_the_images_that_are_chosen(monkeypatch):
     assert pixels.reshape(50, 16).argmax(1).tolist() == chosen.tolist()
 
 
-def test_networks_of_one_depth_have_as_many_residual_convolutions_over_however_many_a_shortcut_goes(monkeypatch):
+def test_networks_of_one_depth_have_equally_many_residual_convolutions(monkeypatch):
     labels, built = np.arange(10), []
     data = StudyData(np.zeros((10, 10)), np.eye(10), np.zeros((10, 8, 8, 1), np.uint8), labels)
     monkeypatch.setattr("shortcut_study.convolutional.initial_spectra", lambda models, *_: built.extend(models) or [])

@@ -1,4 +1,4 @@
-"""Spectra whose outer eigenvalues are known one by one, against all eigenvalues, and what their errors cover."""
+"""Spectra with individually resolved outer eigenvalues, against all eigenvalues, and the coverage of their errors."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def default():
     return found()
 
 
-def test_outer_eigenvalues_are_known_with_their_vectors_and_the_rest_is_orthogonal_to_them(default):
+def test_outer_eigenvalues_have_their_vectors_and_the_rest_is_orthogonal_to_them(default):
     quadrature, vectors, calls = default
     assert set(np.abs(quadrature.known[:, None] - OUTER).argmin(1)) >= {0, 3, 4, 5, 6, 7}
     for value, bound, vector in zip(quadrature.known, quadrature.known_bounds, vectors):
@@ -44,13 +44,13 @@ def test_the_rest_stays_orthogonal_to_what_is_known_of_a_definite_matrix(dtype):
     """(I − P)H(I − P) has a 0 for each known vector, which must not come back as an eigenvalue far from all of H's."""
     values = np.linspace(0.1, 1, 70).astype(dtype)
     deflated = np.eye(70, dtype=dtype)[[0, -1]]
-    done = lz.lanczos(lambda v: values * v, 70, 60, 1, dtype, deflated=deflated, scale=1.0)
+    done = lz.lanczos(lambda v: values * v, 70, 60, 1, dtype, orthogonal_to=deflated, scale=1.0)
     assert np.abs(done.basis @ deflated.T).max() < 60 * np.finfo(dtype).eps
     assert lz.ritz(done).values[0] > 0.1
     assert found(values, dtype=dtype, num_vectors=1)[0].nodes.min() > 0.1 and done.rounding < 100 * np.finfo(dtype).eps
 
 
-def test_the_weights_of_the_whole_sum_to_one_and_the_mean_eigenvalue_takes_probes_too(default):
+def test_weights_of_the_whole_sum_to_one_and_the_mean_eigenvalue_takes_probes_too(default):
     quadrature, _, _ = default
     np.testing.assert_allclose(quadrature.whole().weights.sum(1), 1)
     assert (np.diff(quadrature.whole().nodes) >= 0).all()
@@ -83,7 +83,7 @@ def test_fewer_products_give_a_closer_trace_than_vectors_without_deflation(defau
     assert quad.mean_eigenvalue(quadrature)[1] < 0.5 * quad.mean_eigenvalue(plain)[1]
 
 
-def test_the_density_is_that_of_all_eigenvalues_smoothed_and_each_known_one_has_its_height(default):
+def test_density_smooths_all_eigenvalues_and_each_outer_one_has_its_height(default):
     density = quad.density(default[0])
     width = 0.01 * 10.6
     exact = np.exp(-0.5 * ((density.grid[:, None] - VALUES) / width) ** 2).mean(1) / (width * np.sqrt(2 * np.pi))
@@ -156,7 +156,7 @@ def test_the_plan_is_the_most_at_first_and_the_number_of_products_in_the_end(num
     assert totals[1] < 200 and (totals[1] - totals[-1]) % (5 * long) == 0
 
 
-def test_the_trace_is_exact_where_all_eigenvalues_but_the_outer_ones_are_equal():
+def test_the_trace_is_exact_if_all_inner_eigenvalues_are_equal():
     values = np.append(np.full(497, 2.0), [-70.0, 50.0, 100.0])
     quadrature, _, _ = found(values, order=20)
     assert len(quadrature.probes) == 20
@@ -182,8 +182,8 @@ def test_a_matrix_of_little_more_rows_than_the_order_has_all_its_eigenvalues_fou
 
 
 @pytest.mark.parametrize("dim", range(9, 15))
-def test_all_eigenvalues_are_found_where_there_are_no_more_than_the_order_and_those_known(dim):
-    """Of five steps, where seven are allowed, the first iteration knows the outer four or five; the rest is narrow."""
+def test_all_eigenvalues_are_found_if_the_order_and_the_outer_ones_cover_them(dim):
+    """With five steps of seven allowed, the first iteration resolves the outer four or five; the rest is narrow."""
     values = np.append(1e-3 * np.linspace(-1, 1, dim - 4), [1.0, 2, 3, 4])
     first = lz.ritz(lz.lanczos(lambda v: values * v, dim, 7, [0, 0], stop=lz.converged(1, 0.01)))
     num_known = np.sum(first.error_bounds <= 0.01 * 4)
@@ -196,7 +196,7 @@ def test_all_eigenvalues_are_found_where_there_are_no_more_than_the_order_and_th
 
 
 @pytest.mark.parametrize("half, num_steps", [(0.3, 5), (0.355, 5), (0.36, 10), (0.42, 10)])
-def test_the_rest_takes_a_step_for_each_width_of_the_density_and_is_looked_at_after_every_fifth(half, num_steps):
+def test_rest_takes_a_step_per_density_width_and_is_checked_every_five_steps(half, num_steps):
     values = np.append(half * np.linspace(-1, 1, 1992), [-3.0, 10.0])
     quadrature, _, _ = found(values, num_vectors=1)
     assert len(quadrature.known) == 2 and quadrature.nodes.shape[1] == num_steps
@@ -249,19 +249,21 @@ def test_a_deflated_iteration_is_that_of_the_projected_matrix():
     rest = np.eye(12) - directions.T @ directions
     eigenvalues = np.linalg.eigvalsh(rest @ h @ rest)
     eigenvalues = np.sort(np.delete(eigenvalues, np.abs(eigenvalues).argsort()[:3]))  # the three 0 of the directions
-    np.testing.assert_allclose(lz.ritz(lz.lanczos(lambda v: h @ v, 12, 9, deflated=directions)).values, eigenvalues)
-    assert "1–9, the dimension, got 10" in refused(lz.lanczos, lambda v: h @ v, 12, 10, deflated=directions)
+    np.testing.assert_allclose(
+        lz.ritz(lz.lanczos(lambda v: h @ v, 12, 9, orthogonal_to=directions)).values, eigenvalues
+    )
+    assert "1–9, the dimension, got 10" in refused(lz.lanczos, lambda v: h @ v, 12, 10, orthogonal_to=directions)
 
 
 def test_the_confidence_is_student_s_quantile():
-    """Of the tables of Student (1908) and Fisher: 12.706, 4.303, 2.776, 2.045 at 1, 2, 4, 29 degrees of freedom."""
+    """From the tables of Student (1908) and Fisher: 12.706, 4.303, 2.776, 2.045 at 1, 2, 4, 29 degrees of freedom."""
     assert [hutch.confidence(n) for n in (2, 3, 5, 30)] == pytest.approx([12.706, 4.303, 2.776, 2.045], abs=1e-3)
     assert np.isnan(hutch.confidence(1))
 
 
 @pytest.mark.parametrize("rank", [1, 3, 10])
 @pytest.mark.parametrize("count", [4, 10, 40])
-def test_the_confidence_holds_means_of_skewed_samples_which_student_s_quantile_alone_does_not(rank, count):
+def test_confidence_interval_holds_skewed_samples_means_unlike_student_s(rank, count):
     samples = np.random.default_rng(count).chisquare(rank, (20_000, count))
     errors, spread = np.abs(samples.mean(1) - rank), samples.std(1, ddof=1) / count**0.5
     held = [np.mean(errors <= hutch.confidence(count, of) * spread) for of in (rank, np.inf)]
@@ -269,7 +271,7 @@ def test_the_confidence_holds_means_of_skewed_samples_which_student_s_quantile_a
     assert rank > 1 or held[1] < 0.92
 
 
-def test_the_trace_of_a_spectrum_is_held_where_few_steps_leave_outer_eigenvalues_unknown():
+def test_trace_interval_holds_if_few_steps_leave_outer_eigenvalues_unknown():
     values = np.append(np.random.default_rng(3).random(300), np.linspace(20, 200, 10))
     rows = [found(values, order=10, num_vectors=24, seed=seed)[0] for seed in range(400)]
     means, errors = np.transpose([quad.mean_eigenvalue(of, 310) for of in rows])
@@ -281,7 +283,7 @@ def test_the_trace_of_a_spectrum_is_held_where_few_steps_leave_outer_eigenvalues
     assert quad.mean_eigenvalue(nothing_known)[1] == pytest.approx((1 + 8.7 / 20) * t[0])  # the worst
 
 
-def test_rounding_of_the_outer_eigenvalues_is_no_asymmetry_of_a_rest_that_is_far_smaller():
+def test_rounding_of_outer_eigenvalues_is_no_asymmetry_of_a_far_smaller_rest():
     random = np.random.default_rng(3)
     normal = random.standard_normal((300, 300))
     basis = np.linalg.qr(normal)[0]
@@ -290,4 +292,4 @@ def test_rounding_of_the_outer_eigenvalues_is_no_asymmetry_of_a_rest_that_is_far
     quadrature, _ = deflated_quadrature(lambda v: rounded @ v, 300, dtype=np.float32)
     assert quadrature.known[-1] == pytest.approx(10, rel=1e-5) and quadrature.rounding > 1e-6
     with pytest.raises(ValueError, match="mvp_fn is not symmetric"):
-        lz.lanczos(lambda v: rounded @ v, 300, 30, 1, np.float32, deflated=basis.T[-1:].astype(np.float32))
+        lz.lanczos(lambda v: rounded @ v, 300, 30, 1, np.float32, orthogonal_to=basis.T[-1:].astype(np.float32))

@@ -1,4 +1,4 @@
-"""A Hessian is that of what Keras minimises, over all examples, or it is refused before the first number."""
+"""A Hessian is that of Keras's loss, over all examples, or raises an error before the first number."""
 
 import keras
 import numpy as np
@@ -102,13 +102,11 @@ def test_a_loss_that_is_given_wins_over_compute_loss_and_train_step():
 
     model = Stepping()
     model(X)
-    assert "Stepping overrides train_step, so that its loss is not known" in refused(
-        curvature.Hessian, model, X, LABELS
-    )
+    assert "Stepping overrides train_step, so its loss is unknown" in refused(curvature.Hessian, model, X, LABELS)
     assert curvature.Hessian(model, X, LABELS, loss=logits()).shape == (83, 83)
 
 
-def test_a_loss_that_is_not_finite_is_refused_with_the_batch_that_has_it():
+def test_a_loss_that_is_not_finite_is_rejected_with_the_batch_that_has_it():
     model = network(units=1)
     model.compile("sgd", "poisson")
     targets = np.abs(RNG.standard_normal((40, 1)))
@@ -216,7 +214,7 @@ def fused_losses():
         tf_config.enable_op_determinism()
 
 
-def test_label_rows_that_do_not_sum_to_1_are_refused_wherever_they_are(fused_losses):
+def test_label_rows_that_do_not_sum_to_1_are_rejected_anywhere(fused_losses):
     """tensorflow 60314: its gradient takes their sum for 1."""
     rows = np.eye(3)[LABELS]
     rows[37] = 0
@@ -237,8 +235,8 @@ ZERO_POINTS = {
 
 @pytest.mark.parametrize("name", ZERO_POINTS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_wrong_second_derivatives_at_the_weights_themselves_are_refused(name, dtype):
-    """tensorflow 127230, 127232, 127244: at 0 and for equal arguments, where layers of zeros start."""
+def test_wrong_second_derivatives_at_the_weights_themselves_are_rejected(name, dtype):
+    """tensorflow 127230, 127232, 127244: at 0 and for equal arguments, the start of layers of zeros."""
     first = layers.Dense(4, use_bias=False, kernel_initializer="zeros")
     model = keras.Sequential([keras.Input((6,)), first, layers.Lambda(ZERO_POINTS[name])])
     y = RNG.standard_normal((40, 2 if name == "logaddexp" else 4))
@@ -246,7 +244,7 @@ def test_wrong_second_derivatives_at_the_weights_themselves_are_refused(name, dt
     assert NO_PRODUCT in line or NO_DERIVATIVE in line
 
 
-def test_what_no_difference_tells_is_reported_and_not_refused():
+def test_an_untestable_difference_is_reported_and_not_rejected():
     def heading(model, **options):
         h = curvature.Hessian(model, X, LABELS, **options)
         assert h.is_checked_by_differences != str(h.spectrum(progress=False, order=4)).splitlines()[0].endswith(
@@ -265,7 +263,7 @@ def test_what_no_difference_tells_is_reported_and_not_refused():
     assert curvature.Hessian(zeros, X, LABELS, gauss_newton=True).is_checked_by_differences
 
 
-def test_a_loss_without_its_second_derivative_is_refused():
+def test_a_loss_without_its_second_derivative_is_rejected():
     def constant_curvature(y, z):
         error = z - ops.one_hot(ops.cast(y, "int32"), 3, dtype=z.dtype)
         return ops.sum(quadratic_with_constant(error), -1)
@@ -281,7 +279,7 @@ def test_a_gauss_newton_matrix_is_compared_with_differences_of_outputs():
     assert curvature.Hessian(model, X, LABELS, gauss_newton=True).is_checked_by_differences
 
 
-def test_a_network_at_a_minimum_is_not_refused_for_the_rounding_of_its_gradient():
+def test_a_network_at_a_minimum_is_not_rejected_for_the_rounding_of_its_gradient():
     """Least squares, solved: the gradient over all examples is rounding, while those of the examples are not."""
     y = X @ RNG.standard_normal((6, 2)) + RNG.standard_normal((40, 2))
     model = keras.Sequential([keras.Input((6,)), layers.Dense(2, use_bias=False)])
@@ -328,7 +326,7 @@ def test_operations_and_types_without_a_second_derivative_are_named():
     assert "has no second derivative of a function in it, as in the CTC loss" in refused(curvature.Hessian, model, x, y)
 
 
-def test_sample_weights_that_keras_does_not_take_are_refused_with_their_shapes():
+def test_sample_weights_that_keras_does_not_take_are_rejected_with_their_shapes():
     words = RNG.integers(0, 5, (12, 6))
     model = keras.Sequential([keras.Input((6,)), layers.Embedding(5, 3, mask_zero=True), layers.Dense(3)])
     y = words % 3

@@ -1,4 +1,4 @@
-"""shortcut_study.dynamics: many runs at once are the runs one by one."""
+"""shortcut_study.dynamics: a batch of runs equals the separate runs."""
 
 import numpy as np
 import pytest
@@ -91,7 +91,7 @@ def test_a_run_that_diverges_is_marked_and_stops_no_other():
     [(1e3, 1e307, 1, 1), (1, 1e308, 1, 1), (1, 0.01, 1e45, 0)],
     ids=["weights that overflow in one step", "a loss that is no number", "a first loss that is infinite"],
 )
-def test_what_is_no_number_is_a_divergence_too(target, rate, start, at):
+def test_nan_is_a_divergence_too(target, rate, start, at):
     network, (x, y) = NETWORKS["relu"], data()
     weights = starts(network)
     weights[1] *= start
@@ -137,13 +137,13 @@ def test_the_data_may_come_in_blocks(monkeypatch):
         (np.full((2, 3, 2, D, D), 1j), "weights must be real numbers, got complex128"),
     ],
 )
-def test_weights_of_another_shape_and_complex_ones_are_refused(weights, named):
+def test_weights_of_another_shape_and_complex_ones_are_rejected(weights, named):
     assert named in refused(descend, NETWORKS["2-shortcut"], weights, *data(), RATES[:2], 1)
 
 
 @pytest.mark.slow
 def test_descent_does_not_cross_the_singular_maps():
-    """Why 1-shortcut and half of the orthogonal networks end above the optimum where det W* ≤ 0."""
+    """Why 1-shortcut and half of the orthogonal networks end above the optimum if det W* ≤ 0."""
     rng = np.random.default_rng(3)
     x = np.linalg.qr(rng.standard_normal((M, D)))[0] * np.sqrt(M)  # Sxx = I
     left, _, right = np.linalg.svd(rng.standard_normal((D, D)))
@@ -163,7 +163,7 @@ def test_descent_does_not_cross_the_singular_maps():
 
 @pytest.mark.parametrize("name", ["2-shortcut", "relu", "tanh"])
 @pytest.mark.parametrize("shapes", [((5, 3), (5, 2)), ((5, 2), (5, 3)), ((5, 3), (6, 3))])
-def test_data_that_do_not_belong_together_are_refused(name, shapes):
+def test_data_that_do_not_belong_together_are_rejected(name, shapes):
     network, (x, y) = NETWORKS[name], map(np.ones, shapes)
     message = refused(descend, network, np.zeros((1, *network.shape)), x, y, [0.1], 2)
     assert all(str(shape) in message for shape in shapes)

@@ -1,4 +1,4 @@
-"""The jobs of every figure: their rows, recomputed in another way; depth helps where it should."""
+"""The jobs of every figure: their rows, recomputed in another way; depth helps in the expected cases."""
 
 from types import SimpleNamespace
 
@@ -53,7 +53,7 @@ def kind_of(key):
 
 
 def start_of(job, seed=None):
-    """Network and initial weights of a job, from its key alone."""
+    """Network and initial weights of a job, from its key."""
     kind = kind_of(job.key)
     network = kind.network(D, job.key["depth"], job.key["activations"])
     return network, network.initialize(kind.initialisation, job.key["seed"] if seed is None else seed)
@@ -221,7 +221,7 @@ def test_learning_rates_are_single_runs_and_one_that_diverges_is_marked(data, th
             assert row["epoch"] == 25
             found[kind_of(row), row["depth"], row["seed"], row["learning_rate"]] = row
     networks = [
-        (kind, depth) for depth in (3, 4) for kind in ARCHITECTURES[activations] if kind.takes(depth, activations)
+        (kind, depth) for depth in (3, 4) for kind in ARCHITECTURES[activations] if kind.has_depth(depth, activations)
     ]
     assert sorted(found) == sorted((*network, seed, rate) for network in networks for seed in (3, 4)
                                    for rate in three_rates)  # fmt: skip
@@ -237,7 +237,7 @@ def test_learning_rates_are_single_runs_and_one_that_diverges_is_marked(data, th
             assert np.isnan(row["loss"]) and np.isnan(row["excess_loss"])
 
 
-def test_a_perturbed_start_tells_from_which_rate_on_the_final_loss_hangs_on_rounding(data, three_rates, monkeypatch):
+def test_perturbed_start_finds_rates_at_which_the_final_loss_depends_on_rounding(data, three_rates, monkeypatch):
     settings = config(relu_depths=(4,), relu_runs=1)
     job = next(job for job in figure_10.jobs(settings, data) if kind_of(job.key) == TWO)
     slow, fast, diverged = job.compute(lambda share: None)
@@ -248,7 +248,7 @@ def test_a_perturbed_start_tells_from_which_rate_on_the_final_loss_hangs_on_roun
     assert abs(fast["perturbed_loss"] - fast["loss"]) > 0.01 * fast["loss"] and slow["perturbed_loss"] != ""
 
 
-def test_a_rate_is_given_up_where_a_higher_one_goes_the_same_way_and_ends_lower(data):
+def test_a_rate_is_stopped_if_a_higher_one_follows_its_path_and_ends_lower(data):
     network, rates = TWO.network(D, 4, "relu_mid"), np.array([1e-4, 3e-4, 1e-3, 0.05, 0.3])
     start = network.initialize("xavier", 0)
     found, bounded_by = figure_10.descend_pruned(network, start, data, rates, 200)
@@ -271,7 +271,7 @@ def test_a_rate_whose_path_is_another_is_followed_to_the_end(data, monkeypatch):
     assert not bounded_by and np.isfinite(found.losses).all()
 
 
-def test_a_row_of_a_rate_that_was_given_up_says_by_which_it_is_bounded(data, monkeypatch):
+def test_a_row_of_a_stopped_rate_names_the_rate_that_bounds_it(data, monkeypatch):
     rates = np.array([1e-4, 3e-4, 0.05])
     monkeypatch.setattr(figure_10, "learning_rates", lambda per_decade: rates)
     job = next(iter(figure_10.jobs(config(num_epochs=100), data)))
@@ -295,7 +295,7 @@ def test_the_learning_rates_of_a_sweep_go_from_a_thousandth_to_ten():
     ],
 )  # fmt: skip
 def test_there_are_networks_only_of_depths_that_the_shortcuts_divide(kind, depth, activations, takes):
-    assert kind.takes(depth, activations) == takes
+    assert kind.has_depth(depth, activations) == takes
     if takes:
         network = kind.network(D, depth, activations)
         assert network.depth == depth and network.shortcut == (kind.shortcut_depth > 0)
@@ -304,7 +304,7 @@ def test_there_are_networks_only_of_depths_that_the_shortcuts_divide(kind, depth
         assert f"multiple of shortcut_depth {kind.unit_depth(activations)}, got {depth}" in message
 
 
-def test_plain_networks_have_their_relus_where_the_two_shortcut_has_them(data):
+def test_plain_networks_have_the_relus_of_the_two_shortcut_network(data):
     weights = TWO.network(D, 4, "relu_mid").initialize("xavier", 0)
     inside = [np.maximum(data.x @ weights[0, 0].T, 0) @ weights[0, 1].T]
     inside.append(np.maximum(inside[0] @ weights[1, 0].T, 0) @ weights[1, 1].T)

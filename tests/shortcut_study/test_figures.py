@@ -97,7 +97,7 @@ def test_the_guide_of_figure_3_begins_at_the_first_kind_that_has_ends():
 
 
 @pytest.mark.parametrize("figure", ["6", "7"])
-def test_where_most_runs_have_an_infinite_condition_number_there_is_no_line_of_the_others(figure):
+def test_no_curve_is_drawn_if_most_condition_numbers_are_infinite(figure):
     lost = {"condition_number": np.inf}
     rows = of_figure(paper_rows(seeds=(0, 1, 2)), figure)
     rows = change(rows, "spectrum_at_losses", lambda r: lost if r["epoch"] != "" and r["seed"] < 2 else {}, kind=XAVIER)
@@ -132,7 +132,7 @@ def test_the_bars_of_final_losses_are_a_standard_deviation_of_their_logarithms(f
 
 
 @pytest.mark.parametrize("figure", ["6", "7"])
-def test_a_percentile_that_is_0_within_rounding_is_marked_at_the_edge_and_left_out_of_the_mean(figure):
+def test_percentile_that_is_0_within_rounding_is_marked_and_excluded_from_the_mean(figure):
     lost = [{"condition_number": np.inf, "p10_abs": rounding} for rounding in (0.0, 1e-19)]
     rows = change(of_figure(paper_rows(seeds=(0, 1, 2)), figure), "spectrum_at_losses",
                   lambda r: lost[r["seed"]] if r["epoch"] == 77 and r["seed"] < 2 else {}, kind=XAVIER)  # fmt: skip

@@ -1,4 +1,4 @@
-"""What the figures find on rows made by hand: known answers, claims that hold and that do not."""
+"""The figures' findings on rows made by hand: known answers, claims that hold and that do not."""
 
 import functools
 
@@ -124,7 +124,7 @@ def test_a_claim_is_denied_on_rows_of_which_it_is_false_and_no_other_is(figure, 
 
 
 def test_plain_and_1_shortcut_networks_that_end_lower_deny_what_is_said_of_both():
-    """These two alone are bound together by a third claim."""
+    """Only these two are bound together by a third claim."""
     for kind in (ORTHOGONAL, ONE):
         rows = change(
             of_figure(paper_rows(), "9"), "learning_rates", excess_scaled(1e-3), kind=kind, activations="linear"
@@ -191,7 +191,7 @@ def test_the_drop_is_judged_by_all_runs_and_not_by_the_single_one():
 
 
 def drop_of_index(change_index, seeds=(0, 1)):
-    """What is found of the drop where the i-th Hessian of a 2-shortcut network has index change_index(i, index)."""
+    """The finding about the drop if the i-th Hessian of a 2-shortcut network has index change_index(i, index)."""
     rows = change(
         of_figure(paper_rows(seeds=seeds), "8"),
         "spectrum_at_losses",

@@ -95,7 +95,7 @@ def test_the_tape_takes_any_activation(activations):
 
 
 @pytest.mark.parametrize("position", ["pre", "mid", "post"])
-def test_a_function_of_tensors_is_an_activation_of_the_loss_and_the_hessian_and_one_of_arrays_is_named(position):
+def test_activation_of_tensors_enters_loss_and_hessian_and_one_of_arrays_is_named(position):
     from shortcut_study.tape import data_objective
 
     of_tensors, of_arrays = (ShortcutNetwork(D, 2, 2, **{position: function}) for function in (keras.ops.sin, np.sin))
@@ -107,7 +107,7 @@ def test_a_function_of_tensors_is_an_activation_of_the_loss_and_the_hessian_and_
         assert "activation <ufunc 'sin'> must take TensorFlow tensors too" in refused(function, *arguments)
 
 
-def test_an_activation_that_tensorflow_does_not_differentiate_twice_is_named_and_one_of_slope_0_is_not():
+def test_activation_without_second_derivative_is_named_and_one_of_slope_0_is_not():
     network, weights, x, y = problem(1, 2, ("linear", "linear", tf.nn.softsign))
     assert "no derivative of SoftsignGrad" in refused(hessian, network, weights, x, y)
     network, weights, x, y = problem(1, 2, ("linear", "linear", tf.round))
@@ -138,7 +138,7 @@ def test_the_spectrum_is_that_of_the_eigenvalues():
     assert found.condition_number == pytest.approx(9) and found.index == pytest.approx(2 / 11)
 
 
-def test_zeros_that_rounding_made_negative_are_not_counted_as_negative_and_the_range_says_how_many_they_are():
+def test_zeros_made_negative_by_rounding_are_not_counted_and_the_range_has_them():
     jacobian = np.random.default_rng(0).standard_normal((10, 160))
     semidefinite = jacobian.T @ jacobian
     assert (np.linalg.eigvalsh(semidefinite) < 0).mean() > 0.2  # what it was
@@ -159,8 +159,8 @@ def test_what_counts_as_zero_follows_the_type_in_which_a_hessian_was_computed():
 
 
 NO_HESSIANS = {
-    "above the diagonal alone": ([[0, 5, 0], [0, 0, 0], [0, 0, 1]], r"not symmetric: .* reaches 5, where H reaches 5$"),
-    "not symmetric": ([[1, 2], [0, 1]], "not symmetric: .* reaches 2, where H reaches 2$"),
+    "above the diagonal alone": ([[0, 5, 0], [0, 0, 0], [0, 0, 1]], r"not symmetric: .* reaches 5, H itself 5$"),
+    "not symmetric": ([[1, 2], [0, 1]], "not symmetric: .* reaches 2, H itself 2$"),
     "NaN": ([[np.nan, 1], [1, 2]], "must be finite"),
     "one row": ([1, 2], r"P at least 1, got shape \(2,\)$"),
     "not square": ([[1, 2]], r"got shape \(1, 2\)$"),
@@ -170,7 +170,7 @@ NO_HESSIANS = {
 
 
 @pytest.mark.parametrize("matrix, named", NO_HESSIANS.values(), ids=NO_HESSIANS)
-def test_what_is_no_symmetric_matrix_has_no_spectrum(matrix, named):
+def test_an_asymmetric_matrix_has_no_spectrum(matrix, named):
     assert re.search(f"^hessian .*{named}", refused(spectrum, np.array(matrix)))
     assert spectrum([[1, 2], [2 + 1e-6, 1]]).index == 0.5  # asymmetric by the rounding of float32
     for share, up_to_zero in ((0.99, 0.4), (1.01, 0.2)):  # of P · ε · max |λ|
@@ -199,6 +199,6 @@ def test_a_mistake_is_one_clear_line(change, named):
 
 
 @pytest.mark.parametrize("method, activation", [("closed_form", "relu"), ("piecewise", "tanh")])
-def test_a_method_that_does_not_apply_says_so(method, activation):
+def test_a_method_that_does_not_apply_raises(method, activation):
     network, weights, x, y = problem(activations=("linear", activation, "linear"))
     assert f"{method} needs" in refused(hessian, network, weights, x, y, method)

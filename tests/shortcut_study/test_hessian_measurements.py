@@ -13,7 +13,7 @@ import tqdm
 from hessian_cases import logits
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from identity_matters.runs.kept_products import KeptProducts
+from identity_matters.runs.product_cache import ProductCache
 from shortcut_study import curvature
 from shortcut_study.curvature import callback, quadrature, report
 from shortcut_study.curvature.callback import HessianCallback, eigenvalue_levels
@@ -104,7 +104,7 @@ def test_the_bar_does_not_count_the_time_of_compiling(model, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_gauss_newton_matrix_the_diagonal_and_the_layers_hang_from_the_same_name(model, h, dense, exact):
+def test_gauss_newton_matrix_diagonal_and_layers_are_methods_of_the_hessian(model, h, dense, exact):
     newton = curvature.spectrum(model, X, CLASSES, gauss_newton=True, order=25, progress=False)
     assert newton.smallest[0] > -1e-4 > exact[0] and str(newton).startswith("Gauss–Newton matrix of the mean")
     both = curvature.diagonal(model, X, CLASSES, num_vectors=60, progress=False)
@@ -167,12 +167,12 @@ def counting(calls, stop_at=None):
 
 def kept_quadrature(path, calls, stop_at=None, dtype=np.float32, problem="a"):
     product = counting(calls, stop_at)
-    product = product if path is None else KeptProducts(path, {"loss": [problem]}).of(product)
+    product = product if path is None else ProductCache(path, {"loss": [problem]}).wrap(product)
     return deflated_quadrature(product, 202, dtype=dtype)[0]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_an_interrupted_iteration_goes_on_after_the_last_finished_product_to_the_same_bits(tmp_path, dtype):
+def test_interrupted_iteration_resumes_after_its_last_product_bit_identical(tmp_path, dtype):
     path, whole, first, second = tmp_path / "products", [], [], []
     expected = kept_quadrature(None, whole, dtype=dtype)
     with pytest.raises(KeyboardInterrupt):
@@ -185,7 +185,7 @@ def test_an_interrupted_iteration_goes_on_after_the_last_finished_product_to_the
     assert len(third) == 1
 
 
-def test_a_damaged_product_is_computed_again_and_what_is_no_folder_of_products_is_refused(tmp_path):
+def test_damaged_product_is_computed_again_and_another_folder_is_an_error(tmp_path):
     path = tmp_path / "products"
     kept_quadrature(path, [])
     first, second, third, *_ = sorted(path.glob("*.npy"))
@@ -216,17 +216,17 @@ def test_a_product_that_the_disk_has_no_room_for_is_named(tmp_path, monkeypatch)
 
 
 def test_the_same_vector_in_another_matrix_is_another_product(tmp_path):
-    kept, vector = KeptProducts(tmp_path / "products", {}), np.ones(3)
-    assert kept.of(lambda v: v, "a")(vector).tolist() == [1, 1, 1]
-    assert kept.of(lambda v: 2 * v, "b")(vector).tolist() == [2, 2, 2]
-    assert kept.of(lambda v: 3 * v, "a")(vector).tolist() == [1, 1, 1]  # found
+    kept, vector = ProductCache(tmp_path / "products", {}), np.ones(3)
+    assert kept.wrap(lambda v: v, "a")(vector).tolist() == [1, 1, 1]
+    assert kept.wrap(lambda v: 2 * v, "b")(vector).tolist() == [2, 2, 2]
+    assert kept.wrap(lambda v: 3 * v, "a")(vector).tolist() == [1, 1, 1]  # found
 
 
 @pytest.mark.parametrize(
     "name, count",
     [("spectrum", 25), *(pytest.param(*c, marks=pytest.mark.slow) for c in (("diagonal", 9), ("per_layer", 25)))],
 )
-def test_each_measurement_of_a_model_goes_on_from_its_folder(model, tmp_path, name, count):
+def test_each_measurement_of_a_model_resumes_from_its_folder(model, tmp_path, name, count):
     seen, stop_at = [], [count]
 
     def on_batch():
@@ -279,7 +279,7 @@ def kept(model, tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in OTHERS])
-def test_other_weights_examples_losses_and_matrices_do_not_take_the_products_of_these(model, kept, name):
+def test_other_weights_examples_losses_and_matrices_do_not_reuse_these_products(model, kept, name):
     change, what = OTHERS[name]
     given = {"model": model, "x": X, "y": CLASSES, "loss": scaled(1.0)} | kept | change
     given["model"] = given["model"] or keras.models.clone_model(model)
@@ -334,7 +334,7 @@ def test_the_callback_records_the_hessian_of_each_measured_epoch(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_callback_takes_the_compiled_loss_a_data_set_and_options_and_fit_ends_with_the_same_bits(tmp_path):
+def test_callback_takes_compiled_loss_dataset_and_options_and_fit_keeps_its_bits(tmp_path):
     ends = []
     for watched in (False, True):
         model = two_layers(keras.layers.Dropout(0.5, seed=1))
@@ -392,9 +392,7 @@ def test_levels_follow_the_weights():
 
 
 @pytest.mark.parametrize("fresh", [[], ["batch normalisation"]])
-def test_the_hessian_is_measured_before_training_unless_averages_are_fresh_and_after_every_third_epoch(
-    fresh, monkeypatch
-):
+def test_hessian_is_measured_before_training_and_after_every_third_epoch(fresh, monkeypatch):
     measured, recorded = [], HessianCallback(X, CLASSES, every=3)
     monkeypatch.setattr(callback, "without_averages", lambda _: fresh)
     monkeypatch.setattr(recorded, "_measure", lambda epoch: measured.append(epoch) or callback.UNKNOWN)
@@ -406,7 +404,7 @@ def test_the_hessian_is_measured_before_training_unless_averages_are_fresh_and_a
 
 
 @pytest.mark.parametrize("order, num_products", [(9, 6), (2, 4)])
-def test_the_callback_takes_as_many_products_a_vector_as_its_order_or_the_number_of_weights(order, num_products):
+def test_callback_takes_as_many_products_per_vector_as_its_order_or_the_dimension(order, num_products):
     recorded, products = HessianCallback(X, CLASSES, order=order, num_vectors=2), []
     recorded._hessian = SimpleNamespace(
         move_to=lambda _: None,
@@ -423,7 +421,7 @@ def nodes(values):
     return quadrature.Quadrature(values, np.full(values.shape, 1 / values.shape[1]), np.zeros(values.shape), 1e-7)
 
 
-def test_spectra_of_a_matrix_and_of_its_parts_are_drawn_and_those_of_parts_are_a_table():
+def test_spectra_of_a_matrix_and_its_parts_are_drawn_and_those_of_parts_are_a_table():
     rows = np.arange(-4.0, 5) + np.array([[0.5], [0.3]])  # of means 0.5 and 0.3
     spectrum = ModelSpectrum(quadrature.Quadrature(rows, 0 * rows + 1 / 9, 0 * rows, 1e-7), 10, np.empty((0, 10)))
     assert (spectrum.largest, spectrum.smallest) == ((4.5, 0), (-3.7, 0))

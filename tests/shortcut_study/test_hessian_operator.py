@@ -29,7 +29,7 @@ def test_products_are_second_differences_of_the_loss_that_keras_computes(name):
 
 
 def on_jax(*arguments, **environment):
-    """Runs hessian_cases.py, or a program, under JAX; returns what it prints."""
+    """Runs hessian_cases.py, or a program, under JAX; returns its output."""
     env = os.environ | {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"} | environment
     program = [sys.executable, *(arguments if arguments[:1] == ("-c",) else (hessian_cases.__file__, *arguments))]
     found = subprocess.run(program, capture_output=True, text=True, env=env, timeout=1500, check=False)
@@ -115,7 +115,7 @@ def test_batches_that_four_devices_cannot_divide_are_taken_whole():
 
 
 @pytest.mark.slow
-def test_examples_are_divided_among_four_devices_of_jax_in_full_precision_and_products_are_second_differences():
+def test_examples_are_divided_among_four_jax_devices_in_full_precision():
     printed = on_four_devices(ON_FOUR_DEVICES)
     assert printed[0].startswith("Hessian of the mean cross-entropy of logits over 24 examples in 27 weights, ")
     assert "mean cross-entropy of logits over 24 examples at 9 points around the 27 weights" in printed
@@ -174,7 +174,7 @@ def test_all_products_at_once_are_the_matrix_of_a_network_in_numpy(model, gauss_
     assert largest == pytest.approx(np.linalg.eigvalsh(dense)[-1], abs=1e-12)
 
 
-def test_a_product_with_a_single_entry_that_is_not_finite_is_refused(model, monkeypatch):
+def test_a_product_with_a_single_entry_that_is_not_finite_is_rejected(model, monkeypatch):
     h, product = curvature.Hessian(model, X, CLASSES), np.arange(27.0)[None]
     product[0, 5] = np.inf
     monkeypatch.setattr(h._backend, "total", lambda *_: product)
@@ -212,7 +212,7 @@ def test_nothing_of_the_model_moves_and_what_becomes_of_it_later_does_not_count(
     assert np.abs(h @ vector - found).max() > 1e-3
 
 
-def test_a_weight_in_the_loss_and_weights_of_one_output_alone_are_taken_in_float64_too():
+def test_weight_in_the_loss_and_weights_of_one_output_are_taken_in_float64_too():
     network, loss = hessian_cases.weight_in_loss()
     h = curvature.Hessian(network, X, TARGETS, loss, dtype="float64")
     v, step = np.random.default_rng(0).standard_normal((2, h.shape[0]))
@@ -273,7 +273,7 @@ def test_whole_numbers_stay_what_they_are_beyond_those_of_float32():
     assert np.abs(rounded - exact).max() > 1e-3  # negative control
 
 
-def test_a_weight_penalty_is_left_out(model):
+def test_a_weight_penalty_is_omitted(model):
     penalised = sequential(keras.layers.Dense(3, "tanh", kernel_regularizer="l2"), keras.layers.Dense(3))
     penalised.set_weights(model.get_weights())
     found, expected = (curvature.Hessian(of, X, CLASSES) @ np.ones(27) for of in (penalised, model))
@@ -349,7 +349,7 @@ def test_batches_may_have_sample_weights_and_several_inputs():
 
 
 @pytest.mark.parametrize("num_inputs", [1, 2])
-def test_a_list_is_one_array_where_a_model_has_one_input_or_output_and_several_where_it_has_two(num_inputs):
+def test_list_is_one_array_for_one_input_or_output_and_several_for_two(num_inputs):
     inputs = [keras.Input((4,)) for _ in range(num_inputs)]
     model = keras.Model(inputs, [inputs[0] + k for k in range(3 - num_inputs)])
     x, y, weights = [X, X], [CLASSES, CLASSES], [X[:, 0], X[:, 0]]
@@ -378,7 +378,7 @@ def test_a_batch_size_is_chosen_by_the_size_of_the_examples(shape, expected):
     assert examples.gathered(np.broadcast_to(np.float32(0), shape), np.zeros(shape[:1])).batch_size == expected
 
 
-def test_a_copy_in_another_type_is_the_same_network_or_is_refused():
+def test_a_copy_in_another_type_is_the_same_network_or_is_rejected():
     keras.utils.set_random_seed(0)
     mixed = sequential(
         keras.layers.Dense(4, dtype="mixed_bfloat16"), keras.layers.TimeDistributed(keras.layers.Dense(3)), shape=(5, 4)
@@ -411,12 +411,12 @@ def test_the_names_of_the_package_are_there_and_another_is_no_attribute():
 
 
 @pytest.mark.parametrize("batch_size, num_batches", [(1, 6), (4, 2), (7, 1), (None, 1)])
-def test_the_examples_come_in_batches_of_the_size_that_is_given_the_last_one_smaller(batch_size, num_batches):
+def test_examples_come_in_batches_of_the_given_size_and_the_last_is_smaller(batch_size, num_batches):
     h = curvature.Hessian(plain(), X, CLASSES, batch_size=batch_size)
     assert (h.num_batches, h.examples.batch_size) == (num_batches, min(batch_size or 6, 6))
 
 
-def test_a_mean_by_weights_counts_the_weights_of_what_no_mask_leaves_out():
+def test_a_weighted_mean_counts_the_weights_of_unmasked_values():
     keras.utils.set_random_seed(0)
     layers = keras.layers.Embedding(5, 3, mask_zero=True), keras.layers.Dense(2)
     model = keras.Sequential([keras.Input((3,), dtype="int32"), *layers])

@@ -1,4 +1,4 @@
-"""What has no Hessian, or is no question, is one line that names what was given and what to do."""
+"""Losses without a Hessian and invalid arguments raise a short error that names the value and the way out."""
 
 import re
 
@@ -27,7 +27,7 @@ from shortcut_study.curvature import checks, examples
 
 
 def replaced(forward, backward):
-    """A layer with a gradient of its own: backward(upstream, x)."""
+    """A layer with a custom gradient: backward(upstream, x)."""
     function = tf.custom_gradient(lambda x: (forward(x), lambda upstream: backward(upstream, x)))
     return sequential(hidden(), layers.Lambda(function), layers.Dense(3))
 
@@ -127,7 +127,7 @@ REFUSED = {
     "add_loss": refusal("^add_loss in a layer adds to the loss", lambda: sequential(Adds(), layers.Dense(3))),
     # what is another loss
     "an own __call__": refusal(
-        "the loss is .* here and .* by Keras's own code: .* __call__ of its own", loss=Doubled(), y=TARGETS
+        "the loss is .* here and .* by Keras's own code: .* its own __call__", loss=Doubled(), y=TARGETS
     ),
     "one number": refusal("one value per example, .* it gave one number", loss=lambda y, z: ops.mean(y - z), y=TARGETS),
     "a value a class": refusal("one value per example, it gave", loss=lambda y, z: ops.mean(z**2, 0)),
@@ -206,7 +206,7 @@ SLOW = "reversal, a block", "reversal, Gauss–Newton", "clipping", "rounding", 
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in REFUSED])
-def test_what_is_refused_is_one_line_before_the_first_number(name):
+def test_invalid_arguments_raise_a_short_error_before_the_first_number(name):
     words, make, changes = REFUSED[name]
     keras.utils.set_random_seed(0)
     model, options = make(), {"x": X, "y": CLASSES} | changes
@@ -217,7 +217,7 @@ def test_what_is_refused_is_one_line_before_the_first_number(name):
     assert re.search(words, refused(curvature.Hessian, model, **options))
 
 
-def test_products_measurements_and_backends_refuse_in_one_line_too(monkeypatch, tmp_path):
+def test_products_measurements_and_backends_raise_a_short_error_too(monkeypatch, tmp_path):
     model = plain()
     h = curvature.Hessian(model, X, CLASSES)
     for shape in ((26,), (1, 27), (27, 2, 2), (27, 0)):
@@ -252,7 +252,7 @@ def test_batches_without_end_stop_at_half_of_the_memory(monkeypatch):
     assert len(given) == 4
 
 
-def test_a_model_too_large_for_the_memory_is_refused_before_it_is_copied(monkeypatch):
+def test_a_model_too_large_for_the_memory_is_rejected_before_it_is_copied(monkeypatch):
     monkeypatch.setattr(checks, "available_memory", lambda: 20 * 4 * 27 - 1)
     line = refused(curvature.Hessian, plain(), X, CLASSES)
     assert line.startswith("a Hessian in 27 weights needs 0.0 GB to check")
@@ -261,7 +261,7 @@ def test_a_model_too_large_for_the_memory_is_refused_before_it_is_copied(monkeyp
 
 
 @pytest.mark.slow
-def test_what_stops_nothing_that_counts_is_taken():
+def test_a_stopped_gradient_without_effect_is_accepted():
     def by_hand(y, z):
         shift = ops.stop_gradient(ops.max(z, -1, keepdims=True))
         sums = ops.sum(ops.exp(z - shift), -1)

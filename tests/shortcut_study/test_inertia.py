@@ -78,7 +78,7 @@ def test_a_hessian_that_is_0_has_the_spectrum_of_the_zero_matrix():
     assert spectrum_by_counting(np.zeros((3, 3, D, D)), *moments(*data())) == zero
 
 
-def test_one_weight_is_counted_and_numbers_that_are_not_finite_are_refused():
+def test_one_weight_is_counted_and_numbers_that_are_not_finite_are_rejected():
     one, moment = np.ones((1, 1, 1, 1)), np.ones((1, 1))
     for size in np.linspace(1, 2, 9):
         assert spectrum_by_counting(one, size * moment, moment).max_abs == pytest.approx(size, rel=0.51e-4)
@@ -121,7 +121,7 @@ def ill_conditioned(num_cases=6):
                 yield stages, shift, (eigenvalues < shift).sum()
 
 
-def test_where_a_unit_is_no_safe_pivot_units_are_merged_and_the_count_is_right(monkeypatch):
+def test_units_are_merged_if_one_is_no_safe_pivot_and_the_count_is_right(monkeypatch):
     cases = list(ill_conditioned())
     assert len(cases) > 20
     assert all(Counter(*stages)(shift) == count for stages, shift, count in cases)

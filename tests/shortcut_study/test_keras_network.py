@@ -38,7 +38,7 @@ def of_columns(network, weights):
 
 
 @pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
-def test_the_keras_network_is_the_same_map_with_the_weights_in_the_order_of_definition_5(network):
+def test_keras_network_is_the_same_map_with_weights_in_definition_5_s_order(network):
     weights, x, _ = problem(network)
     model = network.to_keras(weights)
     np.testing.assert_allclose(model(x).numpy(), network.forward(weights, x), rtol=0, atol=1e-14)
@@ -77,7 +77,7 @@ def test_weights_of_another_shape_or_that_are_not_finite_have_no_keras_network()
     assert "weights must be finite" in refused(network.to_keras, np.full(network.shape, np.nan))
 
 
-def test_another_backend_than_tensorflow_is_refused(monkeypatch):
+def test_another_backend_than_tensorflow_is_rejected(monkeypatch):
     network = NETWORKS["2-shortcut, linear"]
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     assert "need KERAS_BACKEND=tensorflow, got jax" in refused(hessian, network, *problem(network), "tape")

@@ -1,4 +1,4 @@
-"""curvature.landscape: losses and their quadratic model against a network in NumPy, directions, what is kept, drawn."""
+"""curvature.landscape: losses and their quadratic model against a network in NumPy, directions, cache, drawing."""
 
 import re
 
@@ -21,13 +21,13 @@ def h():
     return curvature.Hessian(hessian_cases.plain(), X, CLASSES, dtype="float64", batch_size=4)
 
 
-def test_losses_on_a_plane_are_those_of_a_numpy_network_and_the_quadratic_model_is_right_to_third_order(h):
+def test_plane_losses_equal_a_numpy_network_s_and_the_model_to_third_order(h):
     u, v = np.random.default_rng(0).standard_normal((2, 27))
     wide, narrow = (h.landscape((u, v), span=span, points=5, progress=False) for span in (0.2, 0.02))
     for found in (wide, narrow):
         exact = [[hessian_cases.numpy_loss(h.model, a * u + b * v) for b in found.positions] for a in found.positions]
         np.testing.assert_allclose(found.losses, exact, rtol=1e-12)
-        assert found.here == pytest.approx(hessian_cases.numpy_loss(h.model), rel=1e-12)
+        assert found.loss_at_weights == pytest.approx(hessian_cases.numpy_loss(h.model), rel=1e-12)
     errors = [np.abs(found.losses - found.quadratic).max() for found in (wide, narrow)]
     assert 0 < errors[1] < 2e-3 * errors[0]  # a thousandth, at a tenth of the distance
     line = h.landscape(u, span=0.2, points=5, progress=False)
@@ -35,7 +35,7 @@ def test_losses_on_a_plane_are_those_of_a_numpy_network_and_the_quadratic_model_
     np.testing.assert_allclose(line.quadratic, wide.quadratic[:, 2], rtol=1e-12)
 
 
-def test_directions_are_eigenvectors_of_the_largest_eigenvalues_or_random_ones_as_long_as_each_filter(h):
+def test_directions_are_top_eigenvectors_or_random_ones_as_long_as_each_filter(h):
     values, vectors = np.linalg.eigh(h @ np.eye(27))
     order = np.argsort(-np.abs(values))[:2]
     found = h.landscape("eigenvectors", span=0.1, points=3, progress=False)
@@ -78,7 +78,7 @@ def test_at_a_saddle_too_the_search_for_its_directions_stops_when_they_are_found
         assert bound <= 1.1 * TOLERANCE * np.abs(values[[0, -1]]).min() and np.abs(values - value).min() < 1e-3
 
 
-def test_a_block_moves_its_own_weights_alone(h):
+def test_a_block_moves_only_its_weights(h):
     _, _, last, offset = h.model.trainable_variables
     part = curvature.Hessian(h.model, X, CLASSES, variables=[offset, last], dtype="float64")
     direction = np.arange(12.0) / 12
@@ -90,7 +90,7 @@ def test_a_block_moves_its_own_weights_alone(h):
     np.testing.assert_allclose([*found.slopes, found.curvatures.item()], [*same.slopes, same.curvatures.item()])
 
 
-def test_an_interrupted_landscape_goes_on_with_the_rows_that_it_has(h, tmp_path, monkeypatch, capsys):
+def test_an_interrupted_landscape_resumes_with_the_rows_that_it_has(h, tmp_path, monkeypatch, capsys):
     calls, whole = [], curvature.Hessian.loss_at
 
     def counted(self, step):
@@ -142,11 +142,11 @@ def test_a_landscape_is_drawn_as_contours_or_a_curve_beside_its_quadratic_model(
         ({"directions": np.append(np.ones(26), np.inf)}, "one or two finite vectors"),
     ],
 )
-def test_a_mistake_is_one_line(h, arguments, words):
+def test_a_mistake_is_a_short_error(h, arguments, words):
     assert re.search(words, refused(h.landscape, progress=False, **arguments))
 
 
-def test_eigenvectors_are_looked_for_from_the_first_vector_of_a_spectrum_whose_products_may_be_kept(h, monkeypatch):
+def test_eigenvectors_start_from_a_spectrum_s_first_vector_and_reuse_its_products(h, monkeypatch):
     seeds = []
     for module in (landscapes, quadrature):
         own = module.lanczos

@@ -1,4 +1,4 @@
-"""The factorisation agrees with SciPy's, leaves its arguments alone, and lets other threads run."""
+"""The factorisation agrees with SciPy's, does not change its arguments, and lets other threads run."""
 
 import concurrent.futures
 import threading

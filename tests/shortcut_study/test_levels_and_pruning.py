@@ -1,4 +1,4 @@
-"""At which losses Figures 6 to 8 take Hessians where the loss is averaged, and which rate Figure 10 gives up."""
+"""The losses at which Figures 6 to 8 take Hessians, and the learning rate that Figure 10 gives up."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def test_hessians_are_taken_at_the_same_epochs_whatever_the_unit_of_the_loss(dat
 def test_a_rate_is_given_up_by_the_loss_of_the_higher_one_at_the_same_time(
     data, monkeypatch, elsewhere, at_same_time, is_given_up
 ):
-    """40 epochs at 0.01 are 10 at 0.04, where the higher rate's loss is another than elsewhere; it ends at 1.5."""
+    """40 epochs at 0.01 are 10 at 0.04, at which the higher rate's loss differs from elsewhere; it ends at 1.5."""
 
     def descend(network, weights, x, y, rates, num_epochs, on_epoch):
         losses = np.full((num_epochs + 1, len(rates)), elsewhere)

@@ -56,7 +56,7 @@ def test_an_infinite_condition_number_of_convolutional_networks_is_not_constant(
 
 
 @pytest.mark.parametrize("figure", ["9", "10"])
-def test_2_shortcut_networks_that_diverge_at_every_rate_deny_all_that_is_said_of_them(figure):
+def test_diverged_2_shortcut_networks_contradict_all_findings_about_them(figure):
     found = judged(figure, diverged(figure, TWO, 12))
     of_two = [finding for claim, finding in found.items() if "2-shortcut" in claim]
     assert len(of_two) == {"9": 7, "10": 3}[figure] and not any(finding.holds for finding in of_two)
@@ -119,7 +119,7 @@ SEEDS = tuple(range(6))
 
 
 def rows_without(figure, kind, seeds, kept_levels):
-    """The rows of a figure where runs of some seeds of a kind diverge after so many Hessians."""
+    """The rows of a figure in which runs of some seeds and networks diverge after so many Hessians."""
     rows = []
     for each in of_figure(paper_rows(seeds=SEEDS), figure):
         is_lost = (each["shortcut_depth"], each["initialisation"]) == kind and each["seed"] in seeds
@@ -140,7 +140,7 @@ def of_xavier(figure, rows):
 
 @pytest.mark.parametrize("figure", ["6", "7", "8"])
 @pytest.mark.parametrize("kept_levels", [0, 1])
-def test_n_is_the_number_of_seeds_that_were_compared_and_those_that_diverged_are_named(figure, kept_levels):
+def test_n_is_the_number_of_compared_seeds_and_diverged_ones_are_named(figure, kept_levels):
     found = of_xavier(figure, rows_without(figure, XAVIER, (3, 4), kept_levels))
     assert (found.holds, found.num_runs) == (True, 4)
     assert found.numbers.endswith("; 2 of 6 runs of Xavier, no shortcuts diverged")

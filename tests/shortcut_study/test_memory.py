@@ -30,7 +30,7 @@ def machine_of(monkeypatch):
 
 
 @pytest.mark.parametrize("find, name, size", [(xtrace, "num_products", 0.5), (xdiag, "num_vectors", 1.0)])
-def test_more_products_than_memory_are_refused_with_the_number_that_fits(machine_of, find, name, size):
+def test_more_products_than_memory_are_rejected_with_the_number_that_fits(machine_of, find, name, size):
     machine_of(8e9, 0)
     message = refused(find, None, 23_500_000, 400, dtype=np.float32)
     most = int(message.rsplit("at most ", 1)[1])
@@ -47,7 +47,7 @@ def test_more_products_than_memory_are_refused_with_the_number_that_fits(machine
     assert "which not even one leaves room for" in refused(find, lambda v: VALUES * v, small, 60)
 
 
-def test_a_basis_beyond_half_of_the_memory_is_in_a_file_that_is_gone_with_it_and_changes_no_bit(machine_of, tmp_path):
+def test_basis_too_large_for_memory_and_disk_is_an_error_with_the_order_that_fits(machine_of, tmp_path):
     expected, expected_vectors = deflated_quadrature(lambda v: VALUES * v, 2000)
     machine_of(2000 * 8 * 60, 2000 * 8 * 60)
     kinds, seen = set(), memory.basis
@@ -69,7 +69,7 @@ def test_a_basis_beyond_half_of_the_memory_is_in_a_file_that_is_gone_with_it_and
     assert type(seen(60, 2000, np.dtype(float), 12)) is np.ndarray
 
 
-def test_a_basis_that_neither_memory_nor_disk_holds_is_refused_with_the_order_that_fits(machine_of, tmp_path):
+def test_wrong_weights_targets_and_unknown_initialisations_are_errors(machine_of, tmp_path):
     machine_of(8e9, 5e9)
     message = refused(deflated_quadrature, None, 110_000_000, dtype=np.float32, folder=tmp_path)
     assert "order=60 needs 26.4 GB for vectors of 110,000,000 weights; 8.0 GB of memory are free" in message

@@ -54,11 +54,11 @@ def test_an_activation_of_your_own_is_applied_in_its_place():
     "arguments, named",
     [((0, 1, 1), "width"), ((3, 0, 1), "num_units"), ((3, 1, 0), "shortcut_depth"), ((3, 1, 1, "swish"), "'swish'")],
 )
-def test_an_impossible_network_is_refused_in_one_line(arguments, named):
+def test_an_impossible_network_raises_a_short_error(arguments, named):
     assert named in refused(ShortcutNetwork, *arguments)
 
 
-def test_weights_of_another_network_targets_of_another_shape_and_unknown_initialisations_are_refused():
+def test_compiling_process_and_cached_process_compute_the_same_bits():
     network, x = ShortcutNetwork(3, 2, 2), np.ones((4, 3))
     for arguments in ((network.forward, np.ones((5, 2, 3, 3)), x), (network.loss, np.ones((5, 2, 3, 3)), x, x)):
         assert "got (5, 2, 3, 3)" in refused(*arguments)
@@ -83,7 +83,7 @@ def test_the_components_are_white_and_the_targets_one_hot(digits):
 
 
 @pytest.mark.parametrize("rank", [1, 2])
-def test_images_that_span_too_few_dimensions_are_refused_with_their_number(rank):
+def test_images_that_span_too_few_dimensions_are_rejected_with_their_number(rank):
     images = np.random.default_rng(0).standard_normal((20, rank)) @ np.random.default_rng(1).standard_normal((rank, 9))
     assert f"only {rank} dimensions" in refused(whitened_components, images, np.arange(20) % 3, num_classes=3)
 
@@ -126,7 +126,7 @@ def test_they_are_the_leading_left_singular_vectors(digits):
     np.testing.assert_allclose(np.abs(left.T @ x) / np.sqrt(300), np.eye(10), atol=1e-8)
 
 
-def test_too_few_images_and_labels_of_no_class_are_refused(digits):
+def test_too_few_images_and_labels_of_no_class_are_rejected(digits):
     assert "only 4 dimensions" in refused(whitened_components, digits[0][:5], digits[1][:5], num_classes=10)
     for wrong, named in ((digits[1] - 1, "got -1–8"), (digits[1] + 1, "got 1–10")):
         assert named in refused(whitened_components, digits[0], wrong, num_classes=10)

@@ -34,7 +34,7 @@ def autodiff(network, weights, x, y):
 
 
 def differences(network, weights, x, y, step=1e-7):
-    """Central differences of ShortcutNetwork.loss in extended precision, which knows no gradient."""
+    """Central differences of ShortcutNetwork.loss in extended precision, without any gradient."""
     weights, gradient = weights.astype(np.longdouble), np.empty(weights.shape)
     for index in np.ndindex(weights.shape):
         moved = np.zeros_like(weights)
@@ -73,7 +73,7 @@ def test_every_sample_counts_once(count):
 
 @pytest.mark.parametrize("shortcut", [True, False])
 @pytest.mark.parametrize("activations", ACTIVATIONS, ids="-".join)
-def test_a_run_among_many_is_the_run_alone_bit_by_bit(activations, shortcut):
+def test_a_run_among_many_is_the_single_run_bit_by_bit(activations, shortcut):
     network, weights, x, y = problem(2, activations, shortcut, num_units=3, num_runs=5, count=150)
     objective = piecewise_objective(network, x, y)
     losses, gradients = objective(weights)
@@ -98,7 +98,7 @@ def test_at_a_kink_the_slope_of_relu_is_0(place):
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("activations", ACTIVATIONS, ids="-".join)
-def test_a_weight_that_is_no_number_shows_in_the_loss_of_its_run_alone(activations, value):
+def test_a_weight_that_is_no_number_shows_only_in_the_loss_of_its_run(activations, value):
     for unit, layer in np.ndindex(2, 2):
         network, weights, x, y = problem(2, activations, num_runs=3)
         objective = piecewise_objective(network, x, y)
@@ -129,7 +129,7 @@ def test_the_bits_do_not_depend_on_the_number_of_threads(monkeypatch):
 
 
 @pytest.mark.slow  # it compiles: 20 seconds
-def test_the_bits_are_those_of_a_process_that_compiles_and_of_one_that_reads_the_cache(tmp_path):
+def test_hutchinson_is_exact_on_diagonals_and_chance_agreement_does_not_stop_it(tmp_path):
     script = (
         "import numpy as np\n"
         "from shortcut_study.network import ShortcutNetwork\n"

@@ -45,7 +45,7 @@ def test_the_errors_of_hutchinson_are_those_of_its_vectors(num_vectors):
     assert found.num_vectors == num_vectors
 
 
-def test_hutchinson_is_exact_on_a_diagonal_matrix_and_vectors_that_agree_by_chance_do_not_end_it():
+def test_without_the_dimension_ranges_exclude_or_include_the_nodes_at_their_ends():
     values = np.arange(1.0, 8)
     found = hutch.hutchinson(lambda v: values * v, 7, 1)
     assert found.trace == values.sum() and np.isnan(found.trace_error) and np.array_equal(found.diagonal, values)
@@ -78,7 +78,7 @@ def test_the_index_range_is_wider_by_two_standard_errors_of_a_share_of_the_measu
         assert abs(outer - inner) == pytest.approx(2 * error) and (outer < inner) is (low == 0)
 
 
-def test_without_the_dimension_the_ranges_leave_out_or_take_in_the_nodes_at_their_ends():
+def test_density_is_the_mean_of_gaussians_at_the_nodes_on_a_grid_six_widths_wider():
     """Of the nodes below 0 the last one's weight may lie above, and that of the first above 0 below."""
     found = conditioning.summary(SEEN)
     assert found.index_range == pytest.approx((np.mean([0.2, 0.0, 0.1]), np.mean([0.9, 0.6, 0.7])))
@@ -88,7 +88,7 @@ def test_without_the_dimension_the_ranges_leave_out_or_take_in_the_nodes_at_thei
 
 
 @pytest.mark.parametrize("width, sigma, count", [(None, 0.05, 1024), (0.4, 0.4, 1024), (0.01, 0.01, 2048)])
-def test_a_density_is_the_mean_of_gaussians_at_the_nodes_on_a_grid_six_of_them_wider(width, sigma, count):
+def test_asymmetry_is_the_largest_difference_of_two_forms_and_rounding_includes_it(width, sigma, count):
     found = quad.density(SEEN, width)
     assert found.grid[[0, -1]] == pytest.approx([-2 - 6 * sigma, 3 + 6 * sigma]) and len(found.grid) == count
     at = found.grid[:: count // 64]
@@ -152,7 +152,7 @@ def test_the_percentile_s_range_is_wider_by_two_standard_errors_of_a_tenth(dim):
 
 
 @pytest.mark.parametrize("skew", [0.0, 1e-6, 1e-4])
-def test_the_asymmetry_is_the_largest_difference_of_two_forms_and_rounding_counts_it(skew):
+def test_second_product_gives_the_total_time_and_the_bar_counts_cached_products(skew):
     rng = np.random.default_rng(0)
     H, K = rng.standard_normal((2, 30, 30))
     H = H + H.T + skew * (K - K.T)
@@ -209,7 +209,7 @@ def test_the_norm_of_numbers_whose_squares_leave_the_range_is_right():
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_single_entry_that_is_not_finite_is_refused(bad):
+def test_a_single_entry_that_is_not_finite_is_rejected(bad):
     with pytest.raises(ValueError, match="infinite or NaN entry"):
         lz.lanczos(lambda v: np.append(v[:-1], bad), 4, 1)
 
@@ -246,7 +246,7 @@ def test_the_share_of_an_interval_is_known_but_for_the_nodes_at_its_ends(low, hi
     np.testing.assert_allclose(conditioning._shares(half, low, high), (found + [surely, possibly]) / 2, atol=1e-12)
 
 
-def test_what_counts_as_0_is_not_surely_negative():
+def test_values_that_count_as_0_are_not_surely_negative():
     nodes, weights = np.array([[-1.0, -1e-13, 1.0]]), np.array([[0.2, 0.5, 0.3]])
     found = conditioning.summary(quad.Quadrature(nodes, weights, np.zeros((1, 3)), 1e-12))
     assert found.index == pytest.approx(0.2) and found.index_range == pytest.approx((0, 1))

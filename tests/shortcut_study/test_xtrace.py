@@ -69,7 +69,7 @@ SPECTRA = [
 
 
 @pytest.mark.parametrize("name", SPECTRA)
-def test_it_is_its_definition_errs_less_than_hutch_plus_plus_by_as_many_products_and_knows_by_how_much(name):
+def test_xtrace_is_its_definition_and_more_accurate_than_hutch_plus_plus(name):
     eigenvalues = spectra()[name]
     H, exact, size = matrix(eigenvalues), eigenvalues.sum(), np.abs(eigenvalues).sum()
     if name != "low rank":  # where the range of the others is not one space
@@ -87,7 +87,7 @@ def test_it_is_its_definition_errs_less_than_hutch_plus_plus_by_as_many_products
 
 @pytest.mark.slow
 @pytest.mark.parametrize("find", [xtrace, xdiag])
-def test_the_interval_of_the_trace_holds_it_where_the_spread_of_the_estimates_does_not(find, monkeypatch):
+def test_trace_interval_holds_the_trace_when_the_spread_of_estimates_does_not(find, monkeypatch):
     """A spectrum and a size that nothing was fitted to; the estimates share most of their range."""
     H, exact = matrix(0.85**PLACES), np.sum(0.85**PLACES)
 
@@ -125,7 +125,7 @@ def neighbours_error(estimates, without):
 
 
 @pytest.mark.parametrize("name", SPECTRA)
-def test_the_diagonal_is_its_definition_errs_less_than_hutchinson_s_unless_all_is_flat_and_knows_by_how_much(name):
+def test_xdiag_is_its_definition_and_more_accurate_than_hutchinson_unless_flat(name):
     H = matrix(spectra()[name])
     exact, size = np.diag(H), np.linalg.norm(np.diag(H))
     if name != "low rank":
@@ -143,7 +143,7 @@ def test_the_diagonal_is_its_definition_errs_less_than_hutchinson_s_unless_all_i
     assert np.mean(held) >= 0.93
 
 
-def test_of_as_many_products_as_dimensions_the_diagonal_is_exact_and_fewer_than_four_are_refused():
+def test_diagonal_is_exact_with_dim_products_and_fewer_than_four_are_an_error():
     H = matrix(spectra()["decaying"])[:7, :7]
     found = xdiag(lambda v: H @ v, 7, 7)
     np.testing.assert_array_equal(found.diagonal, np.diag(H))
@@ -152,7 +152,7 @@ def test_of_as_many_products_as_dimensions_the_diagonal_is_exact_and_fewer_than_
     assert "num_vectors must be a whole number of at least 4, got 3" in refused(xdiag, lambda v: H @ v, 7, 3)
 
 
-def test_the_trace_of_a_hessian_is_that_of_the_dense_one_and_a_folder_keeps_its_products(tmp_path, monkeypatch):
+def test_trace_of_a_hessian_is_the_dense_one_s_and_a_folder_keeps_its_products(tmp_path, monkeypatch):
     keras.utils.set_random_seed(0)
     h = curvature.Hessian(hessian_cases.plain(), hessian_cases.X, hessian_cases.CLASSES, dtype="float64")
     dense = np.trace(h @ np.eye(27))
@@ -179,7 +179,7 @@ def test_of_a_matrix_of_rank_two_any_scale_is_right(scale):
     np.testing.assert_allclose(found[1].diagonal / scale, values / scale, atol=1e-12)
 
 
-def test_a_matrix_of_zeros_has_the_trace_0_and_bad_products_are_one_line():
+def test_a_matrix_of_zeros_has_the_trace_0_and_bad_products_are_a_short_error():
     assert xtrace(lambda v: 0 * v, 50, 8)[:2] == (0, 0)
     for product, number, words in (
         (lambda v: v[1:], 8, "must return shape (50,), got (49,)"),

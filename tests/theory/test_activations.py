@@ -67,14 +67,14 @@ def test_a_function_steeper_than_any_line_on_one_side_is_told_from_one_that_is_n
             assert f"at {place}: its slope at 0 has no bound" in refused(check)
 
 
-def test_an_unbounded_slope_is_refused_from_three_layers_on_and_a_slope_alone_says_nothing_of_the_function():
+def test_unbounded_slope_is_an_error_from_three_layers_on():
     steep = Activations(mid=one_sided(np.cbrt, 1))
     steep.check(2)  # where slope_at_zero refuses it
     assert "at mid: its slope at 0 has no bound" in refused(steep.check, 3)
     assert "at post: its slope at 0" in refused(Activations(mid="relu", post=(math.nan, 0.0)).check_slopes_bounded)
 
 
-def test_an_activation_must_be_finite_at_the_data_alone():
+def test_an_activation_need_only_be_finite_at_the_data():
     log = Activation(np.log, np.reciprocal, (0.0, 1.0, 0.0))
     np.testing.assert_array_equal(activations.values_at_data(log, np.array([1.0, 1.0])), 0)
     assert refused(activations.values_at_data, log, np.array([1.0, -1.0])).endswith("is not at -1")
@@ -82,6 +82,6 @@ def test_an_activation_must_be_finite_at_the_data_alone():
 
 
 @pytest.mark.parametrize("place", ["pre", "mid", "post"])
-def test_an_unknown_name_is_refused_also_where_the_activation_has_no_effect(place):
+def test_an_unknown_name_is_rejected_even_if_the_activation_has_no_effect(place):
     assert "'cosine'" in refused(Activations(**{place: "cosine"}).check, 1)
     Activations(**{place: (0.0, 1.0)}).check(1)  # a slope and a value need no name

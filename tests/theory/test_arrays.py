@@ -10,7 +10,7 @@ EPSILON = np.finfo(np.float64).eps
 
 @pytest.mark.parametrize("off, accepted", [(5e-11, True), (1e-9, False), (-1e-9, False)])
 @pytest.mark.parametrize("scale", [1.0, 1e4, 1e-4])
-def test_a_moment_may_be_asymmetric_and_negative_by_rounding_alone(off, accepted, scale):
+def test_a_moment_may_be_asymmetric_and_negative_only_by_rounding(off, accepted, scale):
     skewed, negative = scale * np.array([[2.0, 1 + off], [1.0, 3.0]]), scale * np.diag([1.0, -abs(off)])
     for array, message in ((skewed, "must be symmetric"), (negative, "positive semidefinite")):
         if accepted:
@@ -20,7 +20,7 @@ def test_a_moment_may_be_asymmetric_and_negative_by_rounding_alone(off, accepted
                 arrays.second_moment("Sigma", array)
 
 
-def test_an_entry_within_rounding_of_0_is_small_beside_its_own_terms_of_the_largest_entry():
+def test_entry_within_rounding_of_0_is_small_beside_its_terms_of_the_largest_entry():
     arrays.second_moment("Sigma", np.diag([1.0, 0.0]))
     array = np.array([[1e6, 2e-7], [0.0, 1.0]])  # 1e-12 of the largest entry
     arrays.second_moment("Sigma", array)
@@ -39,7 +39,7 @@ def test_mean_products_are_means_and_their_rounding_epsilon_times_the_sizes():
 
 
 @pytest.mark.parametrize("scale, fits", [(1.01e-146, True), (1e-146, False), (1e153, True), (1e155, False)])
-def test_products_that_leave_the_range_of_float64_are_refused(scale, fits):
+def test_products_that_leave_the_range_of_float64_are_rejected(scale, fits):
     left, right = scale * np.array([[1.0, 1.0], [0.0, 2.0]]), scale * np.array([[1.0], [0.0]])
     if fits:
         assert arrays.mean_products(left, right)[0][0, 0] == pytest.approx(scale**2 / 2, rel=1e-9)
@@ -55,7 +55,7 @@ def test_data_of_which_every_product_is_0_has_the_mean_0():
 
 
 @pytest.mark.parametrize("value", [np.ones(2, complex), np.array(["1"]), np.array([None])])
-def test_what_is_no_real_number_is_refused_and_the_rest_becomes_float64(value):
+def test_only_real_numbers_are_accepted_and_become_float64(value):
     with pytest.raises(ValueError, match="x must be real numbers"):
         arrays.real("x", value)
     for given in (np.float32(1.5), np.array([True]), [1, 2], np.arange(2, dtype=np.uint8)):

@@ -19,7 +19,7 @@ def test_the_mixed_derivative_is_the_coefficient_of_the_product(size):
     assert derivatives.mixed_derivative(function, indices, (2, 2), 3.0) == pytest.approx(3 + 5 * (size == 1))
 
 
-def test_slack_is_a_share_of_the_larger_size_and_a_relation_holds_where_the_numbers_are_equal():
+def test_slack_is_relative_to_the_larger_size_and_equal_numbers_satisfy_a_relation():
     for measured, relation, bound, slack in (
         (3, "≤", 4, 0.25),
         (4, "≥", 3, 0.25),

@@ -18,7 +18,7 @@ def test_one_layer_takes_one_step_at_the_largest_rate_and_none_from_the_solution
     assert from_zero.step_bound(np.array([1.0]), 5, 0.01, 1e-8) == 0
 
 
-def test_balanced_projected_descent_keeps_its_layers_balanced_and_its_product_positive():
+def test_balanced_projected_descent_keeps_layers_balanced_and_the_product_positive():
     R = np.array([[1.0, -1.5], [1.5, 1.2]])
     found = from_zero.balanced_projected_descent(R, 5, 0.03, 60, 0.5)
     layers = np.eye(2) + found.A
@@ -48,7 +48,7 @@ def test_the_step_bound_is_its_formula_for_each_eigenvalue(phi, num_layers, tole
             from_zero.step_bound(np.array(phi), num_layers, wrong, tolerance)
 
 
-def test_the_floor_is_the_sum_of_squares_and_the_contraction_of_a_negative_eigenvalue_1_less_it():
+def test_floor_is_the_sum_of_squares_and_negative_eigenvalues_contract_by_1_less_it():
     assert from_zero.excess_floor([-2.0, 3.0, -0.5, 0.0], 4, 0.1) == 4.25
     least, largest = from_zero.contraction([-0.5, 0.0, 2.0], 4)
     np.testing.assert_allclose(least, [0, 0, sum(2 ** (k / 4) for k in range(4))])

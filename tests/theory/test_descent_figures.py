@@ -90,7 +90,7 @@ def test_the_saddle_experiment_meets_its_prediction():
     assert_legible(figures.saddle_figure(as_text(rows)))
 
 
-def test_random_starts_leave_the_saddle_after_the_median_of_three_and_no_sooner_than_that_of_their_bounds(monkeypatch):
+def test_random_starts_leave_the_saddle_at_the_median_and_not_before_the_bound(monkeypatch):
     steps = itertools.cycle([7, 10, 90, 20])  # of the aligned start, then of three random ones
     bounds = itertools.cycle([3, 8, 4])  # of the random ones
     monkeypatch.setattr(figures.saddle_escape, "steps_to_leave", lambda *_: next(steps))

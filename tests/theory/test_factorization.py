@@ -48,7 +48,7 @@ def test_polar_layers_multiply_to_r_are_all_of_one_norm_and_keep_within_the_boun
     assert fz.log_condition(R) == pytest.approx(gamma, rel=1e-6, abs=rounding)
 
 
-def test_the_norm_times_the_number_of_layers_settles_with_an_error_that_halves_as_layers_double():
+def test_norm_times_depth_settles_with_an_error_that_halves_as_depth_doubles():
     R = np.random.default_rng(4).standard_normal((5, 5))
     R[0] *= np.sign(np.linalg.det(R))
     Q, P = linalg.polar(R)
@@ -69,7 +69,7 @@ def test_the_norm_times_the_number_of_layers_settles_with_an_error_that_halves_a
 # norm 1e233, or SciPy's own ValueError comes through. There is none where ‖e^L − R‖ is not small: say so.
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("seed", range(3))
-def test_where_there_is_no_principal_logarithm_principal_says_so_and_best_is_polar(size, seed):
+def test_without_a_principal_logarithm_principal_raises_and_best_is_polar(size, seed):
     S = np.random.default_rng(seed).standard_normal((size + 2, size + 2))
     J = linalg.block_diag(-np.eye(size) + np.eye(size, k=1), np.eye(2))
     R = S @ J @ np.linalg.inv(S)
@@ -130,7 +130,7 @@ def test_the_smallest_matrices_that_are_factorised_keep_half_their_digits(number
         assert refused(fz.factorize, [[number]], num_layers - 1, method).endswith(f"or take ℓ ≥ {num_layers}")
 
 
-def test_principal_is_refused_on_the_cut_and_not_beside_it_at_any_scale():
+def test_principal_is_rejected_on_the_cut_and_not_beside_it_at_any_scale():
     for scale in (1e-5, 1.0, 1e5):
         R = scale * planes([math.pi - 1e-3], 2)
         assert relative(multiply(fz.factorize(R, 64, "principal")), R) < 1e-9
@@ -138,7 +138,7 @@ def test_principal_is_refused_on_the_cut_and_not_beside_it_at_any_scale():
 
 
 @pytest.mark.parametrize("scale", [1e306, 1e-306])
-def test_a_scale_that_float64_does_not_hold_is_refused(scale):
+def test_a_scale_that_float64_does_not_hold_is_rejected(scale):
     assert "factor of e" in refused(fz.rescale, scale * np.eye(2))
     R = np.array([[3.0, 1.0], [0.0, 0.2]])
     scaled, factor = fz.rescale(scale**0.9 * R)

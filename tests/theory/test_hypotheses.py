@@ -1,4 +1,4 @@
-"""What a claim supposes: its statement names each range that its function enforces, and is false outside."""
+"""The hypotheses of a claim: its statement names each range that its function enforces, and is false outside."""
 
 import ast
 import importlib
@@ -57,7 +57,7 @@ def is_range(node: ast.AST) -> bool:
 
 
 def refused(claim: Claim) -> set[tuple[str, int]]:
-    """Returns where functions raise ValueError when the hypotheses are left: (function, line) of every frame."""
+    """Returns the places that raise ValueError when hypotheses are violated: (function, line) of every frame."""
     places = set()
     for outside in (way for ways in claim.hypotheses.values() for way in ways):
         try:
@@ -103,7 +103,7 @@ def test_ranges_are_found_in_a_function_and_in_those_it_calls():
     assert any("slogdet" in enforced.text for enforced in ranges(factorization.factorize, set()))
 
 
-def test_a_hypothesis_that_the_statement_does_not_name_is_refused():
+def test_a_hypothesis_that_the_statement_does_not_name_is_rejected():
     import dataclasses
 
     with pytest.raises(ValueError, match="hm.eq_2.3: the statement must name the hypothesis 'Σ = I'"):

@@ -1,4 +1,4 @@
-"""Linear residual networks: where the bounds end and where they are reached, what is no problem, eigenvalues of 0."""
+"""Linear residual networks: limits of the bounds, cases of equality, invalid problems, eigenvalues of 0."""
 
 import re
 
@@ -47,7 +47,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize("function", [lr.risk, lr.gradient, lr.gradient_lower_bound, lr.gradient_lower_bound_by_layer])
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_what_is_no_problem_is_refused_in_one_line(function, mistake):
+def test_an_invalid_problem_raises_a_short_error(function, mistake):
     A, R, Sigma, message = MISTAKES[mistake]
     assert re.search(message, refused(function, A, R, Sigma))
 

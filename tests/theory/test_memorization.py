@@ -243,7 +243,7 @@ LONG = np.where(np.arange(3200).reshape(1600, 2) == 3001, np.inf, 1.0)
         ({"x": X[:, :1] * 0 + 1e8 + 1e-8 * np.arange(6)[:, None]}, "point"),
     ],
 )
-def test_a_mistake_gets_one_line_that_names_what_was_given(change, message):
+def test_a_mistake_gets_a_short_error_that_names_the_value(change, message):
     arguments = {"x": X, "labels": Y, "num_classes": 3} | change
     assert re.search(message, refused(memorize, **arguments))
 
@@ -273,7 +273,7 @@ def test_the_keras_model_is_the_same_network_and_survives_its_file(digits, tmp_p
 
 
 @pytest.mark.slow
-def test_tensorflow_alone_loads_the_exported_network(digits, tmp_path):
+def test_tensorflow_without_our_packages_loads_the_exported_network(digits, tmp_path):
     images, labels = digits[0][:300], digits[1][:300]
     memorize(images, labels, 10, 16).to_keras().export(tmp_path / "saved", verbose=False)
     np.savez(tmp_path / "sample.npz", x=images.astype(np.float32), y=np.eye(10)[labels])
@@ -301,6 +301,6 @@ print(np.abs(scores - np.eye(4)[labels]).max() < 1e-3)
     assert run_python(code, KERAS_BACKEND=backend).strip() == "True"
 
 
-def test_a_network_is_shown_in_one_line():
+def test_a_network_prints_as_one_line():
     shown = repr(memorize(np.arange(12.0).reshape(6, 2), np.arange(6) % 3, num_classes=3))
     assert shown.startswith("MemorizingNetwork(2 inputs -> 3 classes, width=") and len(shown) < 120

@@ -99,7 +99,7 @@ def test_thresholds_lie_between_what_they_must_separate(bias, share):
 
 
 @pytest.mark.parametrize("scores, off", [([[1, 0], [0.51, 1]], "0.51"), ([[1, 0], [0.1, 0.48]], "0.52")])
-def test_scores_that_are_off_by_a_half_are_refused(scores, off):
+def test_scores_that_are_off_by_a_half_are_rejected(scores, off):
     assert f"off by {off}" in refused(construction._check_scores, np.array(scores), np.array([0, 1]))
     construction._check_scores(np.array([[1.0, 0.0], [0.49, 1.0]]), np.array([0, 1]))
 
@@ -135,7 +135,7 @@ def test_surrogates_are_of_one_length_the_longest_that_takes_no_point_for_itself
         assert cosines.max() < 0.9  # 30 random directions in space have a pair at 0.98
 
 
-def test_whitening_makes_the_second_moment_the_identity_and_keeps_small_directions_small():
+def test_whitening_makes_the_second_moment_the_identity_and_keeps_small_directions():
     rng = np.random.default_rng(0)
     basis = np.linalg.qr(rng.standard_normal((3, 3)))[0]
     x = rng.standard_normal((1500, 3)) @ (basis * [3.0, 1.0, 0.5]) @ basis.T + [0.3, 0, 0]
@@ -181,7 +181,7 @@ def test_a_block_names_the_point_that_has_no_threshold():
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_the_first_layer_brings_the_largest_entry_into_one_half_to_one_and_units_left_over_sleep(seed):
+def test_first_layer_scales_the_largest_entry_to_half_to_one_and_spare_units_sleep(seed):
     x, labels = unit_points(7, 3)
     net = memorize(x, labels, 5, 4, seed=seed)
     assert 0.5 <= np.abs(x @ net.projection.T).max() < 1
@@ -192,7 +192,7 @@ def test_the_first_layer_brings_the_largest_entry_into_one_half_to_one_and_units
     assert 0.5 <= np.abs(x[:1] @ alone.projection.T).max() < 1
 
 
-def test_points_that_are_too_small_are_refused_and_whitening_knows_no_scale():
+def test_points_that_are_too_small_are_rejected_and_whitening_knows_no_scale():
     x, labels = unit_points(6, 3)
     assert "as small as 9e-292" in refused(memorize, 1e-291 * x / np.abs(x).max() * 0.9, labels, 5, 3)
     memorize(1e-288 * x / np.abs(x).max(), labels, 5, 3)
@@ -201,6 +201,6 @@ def test_points_that_are_too_small_are_refused_and_whitening_knows_no_scale():
         np.testing.assert_allclose(large, plain, rtol=1e-9)
 
 
-def test_half_of_all_pairs_have_an_obtuse_angle_and_one_unit_fails_with_the_angle_s_share():
+def test_half_of_all_pairs_are_obtuse_and_one_unit_fails_in_proportion_to_the_angle():
     assert correlated_pairs(5, 3, 0.0) == pytest.approx(5) and round(correlated_pairs(1000, 28)) == 1435
     assert pair_failure_probability(0.0, 1) == pytest.approx(0.25)  # of a width of 1: P(t ≥ 1) of Cauchy's law

@@ -1,4 +1,4 @@
-"""Arguments that a function of theory cannot take are refused in one clear line, before anything is computed."""
+"""Invalid arguments of theory's functions raise a clear error before anything is computed."""
 
 import math
 import re

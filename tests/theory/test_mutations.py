@@ -44,7 +44,7 @@ def test_a_check_fails_when_the_function_of_its_claim_is_broken(monkeypatch, cla
     assert not check.holds and check.verdict == "CHECK FAILED"
 
 
-def test_the_check_of_the_width_fails_where_the_papers_width_keeps_all_distances(monkeypatch):
+def test_the_check_of_the_width_fails_if_the_paper_s_width_keeps_all_distances(monkeypatch):
     monkeypatch.setattr(first_layer, "draw_projection", lambda rng, width, dim: np.eye(dim))
     check = claims.check("hm.theorem_3.2_width", seed=3, trials=8)
     assert not check.holds and check.counterexample == "k = 10 ln n/ρ² keeps distances to 1 ± ρ/3"

@@ -1,4 +1,4 @@
-"""The printed construction of Theorem 2.1: where it misses the printed bound, and what its layers are."""
+"""The printed construction of Theorem 2.1: the cases that exceed the printed bound, and its layers."""
 
 import math
 import pathlib

@@ -61,7 +61,7 @@ def test_the_width_for_a_bias_per_row_is_its_formula_and_at_least_2(num_points, 
     assert row_bias_width(num_points, rho, failure) == max(2, np.ceil(width))
 
 
-def test_the_separation_of_any_points_is_the_squared_distance_that_unit_vectors_would_need():
+def test_separation_is_the_squared_distance_that_unit_vectors_would_need():
     x = np.random.default_rng(0).standard_normal((1100, 3)) * [1.0, 1.0, 0.2] + [1.5, 0, 0]  # more than a panel
     norms = np.linalg.norm(x, axis=1)
     products = x @ x.T

@@ -105,7 +105,7 @@ def test_a_dead_unit_makes_a_critical_point_degenerate_and_not_a_minimum():
     assert result["category"] == "degenerate" and abs(result["curvature"]) < 1e-12
 
 
-def test_a_zero_unit_keeps_a_critical_point_critical_and_can_be_switched_on_downhill():
+def test_zero_unit_keeps_a_critical_point_critical_and_can_be_switched_on_downhill():
     one_unit, teachers, problem = make_problem(Setting(2, 1, 2, 80), n=12)
     w = find_critical_points(problem, one_unit[:, :, :, :1], "risk")
     padded = np.concatenate([w, np.zeros_like(w)], axis=3)
@@ -130,7 +130,7 @@ def bad_minima():
     return w, problem, classify(problem, w, 0.5)
 
 
-def test_bad_local_minima_are_found_and_every_small_step_off_the_free_directions_raises_the_risk(bad_minima):
+def test_bad_local_minima_are_found_and_every_small_step_raises_the_risk(bad_minima):
     w, problem, result = bad_minima
     assert len(w) >= 5 and result["risk"].min() > 1e-9 and result["spectral_norm"].max() < 1
     rng = np.random.default_rng(0)
@@ -188,7 +188,7 @@ def test_a_cell_is_repeated_by_its_seed_and_changed_by_another(small_search):
     assert [point["risk"] for point in same_points] == pytest.approx(result["risk"])
 
 
-def test_bad_minima_are_searched_again_in_ten_times_the_sample_and_in_the_population(monkeypatch):
+def test_bad_minima_are_tested_again_in_a_tenfold_sample_and_in_the_population(monkeypatch):
     problems = []
     monkeypatch.setattr(search, "_still_bad", lambda problem, *_: problems.append(problem) or 0)
     row, _ = search.measure(Setting(2, 2, 1, 40, 0.2), "risk", 20, 2, [1, 0])
@@ -240,7 +240,7 @@ def test_the_population_s_inputs_for_patterns_go_evenly_around_the_circle():
     np.testing.assert_allclose(x[1, 1:] @ [1, 1j] / (x[1, :-1] @ [1, 1j]), np.exp(1j * np.pi / 360))
 
 
-def test_the_least_curvature_is_across_the_free_directions_and_a_share_of_the_largest():
+def test_least_curvature_is_across_free_directions_and_relative_to_the_largest():
     basis = np.linalg.qr(np.random.default_rng(0).standard_normal((4, 4)))[0]
     H = basis * [5.0, -2.0, 0.5, -9.0] @ basis.T
     assert search.least_curvature(H, basis[:, 3:].T) == pytest.approx(-2 / 5)
@@ -249,7 +249,7 @@ def test_the_least_curvature_is_across_the_free_directions_and_a_share_of_the_la
 
 
 @pytest.mark.parametrize("size, expected", [(1.0, True), (1e-7, True), (0.0, False)])
-def test_a_zero_unit_leaves_downhill_where_anything_is_left_to_explain_however_little(size, expected):
+def test_zero_unit_leaves_downhill_while_any_error_remains_however_small(size, expected):
     rng = np.random.default_rng(0)
     x = rng.standard_normal((3, 30, 2))
     problem, w = Sample(x, x + size * rng.standard_normal(x.shape)), np.zeros((3, 2, 2, 1, 2))
@@ -305,7 +305,7 @@ def test_the_categories_follow_their_tolerances():
     assert np.isnan(classify(off, 1.001 * w, 0.5)["curvature"]).all()
 
 
-def test_the_starts_and_the_teachers_of_a_search_have_the_spectral_norms_of_its_setting():
+def test_starts_and_teachers_of_a_search_have_the_spectral_norms_of_its_setting():
     setting = Setting(3, 2, 4, 10, 0.3)
     w = search.draw_weights(np.random.default_rng(0), 500, setting, 0.5)
     norms = np.linalg.norm(w, 2, axis=(-2, -1)) / 0.3
@@ -322,7 +322,7 @@ def test_a_unit_that_is_zero_is_off_and_passes_no_gradient_back():
 
 
 @pytest.mark.parametrize("name", smooth_units.UNITS)
-def test_smooth_units_have_the_slopes_that_they_say_and_gradients_are_differences_of_the_risk(name):
+def test_smooth_units_have_their_stated_slopes_and_gradients_match_differences(name):
     unit, z = smooth_units.UNITS[name], np.linspace(-3, 3, 61)
     slopes = unit.function(z + 1e-30j).imag / 1e-30
     np.testing.assert_allclose(unit.derivative(z), slopes, rtol=1e-13)

@@ -32,7 +32,7 @@ def test_a_start_beyond_the_halving_norm_needs_no_steps():
     assert [saddle_escape.steps_to_leave(*problem, max_steps) for max_steps in (0, 1)] == [math.inf, 1]
 
 
-def test_the_reach_of_a_gap_of_one_direction_has_the_frobenius_norm_over_the_root_of_d():
+def test_reach_of_a_rank_one_gap_is_the_frobenius_norm_over_the_root_of_d():
     gap = np.diag([3.0, 0.0, 0.0, 0.0])
     target = (1 - 0.5**0.5) * 3 / 2
     end, slope = saddle_escape.reach(3, 2, gap)
@@ -66,7 +66,7 @@ def test_the_predicted_times_are_their_integrals_in_closed_form(gap):
     assert saddle_escape.predicted_steps("descent", 1, gap, 0.0, rate) == pytest.approx(-math.log(1 - share) / rate)
 
 
-def test_the_polar_factor_is_orthogonal_whatever_the_scale_and_zero_where_the_matrix_is():
+def test_polar_factor_is_orthogonal_at_any_scale_and_zero_for_a_zero_matrix():
     G = np.random.default_rng(0).standard_normal((5, 4, 4))
     polar = update_rules.polar_factor(G)
     np.testing.assert_allclose(polar @ polar.swapaxes(1, 2), np.broadcast_to(np.eye(4), (5, 4, 4)), atol=1e-12)
@@ -84,7 +84,7 @@ def test_momentum_sums_gradients_and_orthogonalised_updates_look_ahead():
     assert update_rules.direction("descent", g, buffer) == (g, buffer)
 
 
-def test_a_singular_value_a_billion_times_smaller_is_no_rounding_for_the_polar_factor():
+def test_polar_factor_keeps_a_singular_value_a_billion_times_smaller():
     u, v = orthogonal(seed=1), orthogonal(seed=2)
     for scale in (1.0, 1e-280):
         np.testing.assert_allclose(update_rules.polar_factor(scale * (u * [1, 0.1, 1e-9]) @ v), u @ v, atol=1e-6)

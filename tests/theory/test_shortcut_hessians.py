@@ -73,7 +73,7 @@ def test_names_numbers_and_activations_of_your_own_say_the_same():
 
 @pytest.mark.parametrize("function", [sh.hessian_at_zero, sh.spectrum_at_zero, sh.condition_number_at_zero])
 @pytest.mark.parametrize("place, shortcut_depth", [("mid", 2), ("post", 1), ("post", 2)])
-def test_relu_at_mid_or_post_is_refused_but_the_order_of_stationarity_stands(function, place, shortcut_depth):
+def test_relu_at_mid_or_post_is_rejected_but_the_order_of_stationarity_stands(function, place, shortcut_depth):
     x, y = data(9, 3, seed=10)
     assert f"no Hessian exists at zero with 'relu' at {place}" in refused(
         function, x, y, 2, shortcut_depth, **{place: "relu"}
@@ -129,7 +129,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 @pytest.mark.parametrize("function", [sh.hessian_at_zero, sh.condition_number_at_zero, sh.spectrum_at_zero])
-def test_what_the_theorem_does_not_cover_is_refused_in_one_line(function, mistake):
+def test_networks_beyond_the_theorem_raise_a_short_error(function, mistake):
     arguments, activations, message = MISTAKES[mistake]
     assert re.match(message, refused(function, *arguments, **activations))
 
@@ -167,13 +167,13 @@ def test_one_unit_needs_no_derivative_of_pre_at_the_data_and_two_do():
 
 
 @pytest.mark.parametrize("least, finite", [(1e-14, True), (1.2e-15, True), (8e-16, False), (4e-17, False)])
-def test_the_condition_number_is_infinite_where_the_least_eigenvalue_is_rounding(least, finite):
+def test_the_condition_number_is_infinite_if_the_least_eigenvalue_is_rounding(least, finite):
     x = np.diag([2.0, 2 * least**0.5])  # with y = 0 M is diag(2, 2 least); 4 ε = 8.9e-16
     found = sh.condition_number_at_zero(x, 0 * x, 1, 2)
     assert (found == pytest.approx(1 / least)) if finite else found == np.inf
 
 
-def test_the_lower_bound_of_the_condition_number_is_its_formula_from_two_dimensions_and_units_on():
+def test_condition_number_bound_is_its_formula_from_two_dimensions_and_units_on():
     x, y = data(20, 2, seed=2)
     largest, least = np.linalg.eigvalsh(x.T @ x / 20)[-1], np.linalg.svd((x - y).T @ x / 20)[1][-1]
     assert sh.condition_number_lower_bound(x, y, 2) == pytest.approx(2 * largest / least)

@@ -53,7 +53,7 @@ def naive_loss(weights, x, y, **activations):
 
 @given(**SHAPES, names=st.tuples(*[st.sampled_from(list(BY_HAND))] * 3))
 @REPEATABLE
-def test_the_network_is_what_the_definitions_say_one_example_at_a_time(num_units, shortcut_depth, d, seed, names):
+def test_the_network_equals_the_definitions_one_example_at_a_time(num_units, shortcut_depth, d, seed, names):
     weights, x, y = problem(num_units, shortcut_depth, d, seed)
     activations = dict(zip(("pre", "mid", "post"), names))
     expected = np.array([predict(weights, row, **activations) for row in x])
@@ -75,7 +75,7 @@ def test_activations_do_not_overflow(name):
 
 
 @pytest.mark.parametrize("shortcut_depth", [1, 2, 3])
-def test_the_leading_term_has_a_slope_per_matrix_and_the_order_is_exact_where_it_is_not_0(shortcut_depth):
+def test_leading_term_has_a_slope_per_matrix_and_the_order_is_exact_unless_it_is_0(shortcut_depth):
     weights, x, y = problem(2, shortcut_depth, 3, 7)
     names = {"pre": "tanh", "mid": (0.5, 0.0), "post": (3.0, 0.0)}
     term = stationarity.leading_term(weights, x, y, **names)

@@ -40,7 +40,7 @@ def excess_at_zero(problem):
 
 @pytest.mark.parametrize("num_layers", [1, 2, 7])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_guarantee_is_its_formula_where_mu_is_far_below_the_norms(num_layers, seed):
+def test_the_guarantee_is_its_formula_if_mu_is_far_below_the_norms(num_layers, seed):
     problem = general_problem(1.0, seed)
     (norm_A, _, mu_A), (norm_B, mu_B), (norm_S, _, mu_S) = INWARD, OUTWARD, MOMENT
     said, f = widened.guarantee(problem, num_layers), excess_at_zero(problem)

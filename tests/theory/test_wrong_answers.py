@@ -43,7 +43,7 @@ def test_the_common_bias_width_of_two_opposite_points_and_of_one_point():
         assert (network(x).argmax(1) == labels).all()
 
 
-def test_a_subnormal_target_without_a_logarithm_is_factorized_by_polar_alone():
+def test_a_subnormal_target_without_a_logarithm_is_factorized_only_by_polar():
     R = 1e-310 * np.eye(2)
     # Fewer layers are too near −I for float64.
     np.testing.assert_array_equal(factorization.factorize(R, 40, "best"), factorization.factorize(R, 40))
@@ -58,7 +58,7 @@ def test_the_best_map_of_ill_conditioned_data_is_found():
     assert shortcut_networks.minimum_loss(x, x @ W.T) < 1e-14
 
 
-def test_the_gradient_bound_holds_where_sigma_is_singular_but_for_rounding():
+def test_the_gradient_bound_holds_if_sigma_is_singular_up_to_rounding():
     A, R, Sigma = np.zeros((3, 2, 2)), np.diag([1.0, 2.0]), np.diag([1, 1e-17])
     squared = np.square(linear_residual.gradient(A, R, Sigma)).sum()
     for bound in (linear_residual.gradient_lower_bound, linear_residual.gradient_lower_bound_by_layer):
@@ -93,7 +93,7 @@ def test_whole_numbers_are_taken_as_real_ones():
         np.testing.assert_array_equal(found, expected)
 
 
-def test_all_cores_count_where_the_system_does_not_say_which_the_process_may_use(monkeypatch):
+def test_all_cores_count_if_the_system_does_not_report_the_process_s_cores(monkeypatch):
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     assert parallel.available_cores() == os.cpu_count()
     x = np.random.default_rng(0).standard_normal((300, 6))

@@ -9,9 +9,9 @@ deficiency margin c, ‖W − Φ‖_F ≤ σ_min(Φ) − c     deficiency_margin
 Sources: Sanjeev Arora, Nadav Cohen and Elad Hazan, *On the optimization of deep networks: implicit acceleration by
 overparameterization*, ICML 2018 (Theorem 1, Claim 1); Sanjeev Arora, Nadav Cohen, Noah Golowich and Wei Hu, *A
 convergence analysis of gradient descent for deep linear neural networks*, ICLR 2019 (Theorem 1). The latter's loss has
-a ½ and the risk of `linear_residual` has none, so every velocity here is twice theirs. Its discrete step size and
-balancedness, η ≤ c^{(4N−2)/N}/(6144N³‖Φ‖_F^{(6N−4)/N}) and δ = c²/(256N³‖Φ‖_F^{2(N−1)/N}), are quoted from memory, not
-verified.
+a ½ and the risk of `linear_residual` has none, so every velocity of this module is twice theirs. Its discrete step size
+and balancedness, η ≤ c^{(4N−2)/N}/(6144N³‖Φ‖_F^{(6N−4)/N}) and δ = c²/(256N³‖Φ‖_F^{2(N−1)/N}), are quoted from memory,
+not verified.
 """
 
 import numpy as np

@@ -1,7 +1,7 @@
 """Claims on which targets descent reaches, from zero or between two fixed maps: Bartlett, Zou, Wu, this project.
 
-The references here share no code with what they check: gradient descent on the matrices themselves, with the gradient
-of `linear_residual`, which has its own checks.
+The reference computations share no code with the functions that they check: gradient descent on the matrices
+themselves, with the gradient of `linear_residual`, which has its own checks.
 """
 
 import functools
@@ -287,7 +287,7 @@ def zero_last_layer(rng: np.random.Generator, trials: int) -> Pairs:
     )
 
 
-hasty = changed(lambda said: said._replace(rate=0.4 * said.rate))
+hasty = changed(lambda promise: promise._replace(rate=0.4 * promise.rate))
 NARROW = widened.Widened(np.ones((1, 2)), np.ones((1, 1)), np.ones((1, 2)), np.eye(2))  # m = 1 < d = 2
 
 
@@ -428,7 +428,7 @@ def _descend(
 
 
 def _general(rng: np.random.Generator) -> widened.Widened:
-    """Returns random A, B, Σ and an R near BA, at which √f(0) is what the guarantee allows, less 1e-9 of it."""
+    """Returns random A, B, Σ and an R near BA; √f(0) is what the guarantee allows, less 1e-9 of it."""
     k, d = (int(size) for size in rng.integers(1, 4, 2))
     m = max(k, d) + int(rng.integers(0, 3))
     root = rng.standard_normal((d, d))

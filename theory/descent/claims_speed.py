@@ -29,8 +29,8 @@ def order(rng: np.random.Generator, trials: int) -> Pairs:
     """Steps measured from random starts against the proved least number, and their growth as the start shrinks.
 
     On aligned starts with gap = σ·(orthogonal) the least number is also bounded from above: orthogonalised updates
-    take less than a step more. Descent moves w by ηwⁿ⁻¹(σ − wⁿ), h = 1 − √½ of σ less at most, where the least number
-    has ηwⁿ⁻¹(1 + h)σ; and a step multiplies w by 1 + z, log(1 + z) ≥ z/(1 + z), z ≤ ησ for n ≥ 2.
+    take less than a step more. Descent moves w by ηwⁿ⁻¹(σ − wⁿ), h = 1 − √½ of σ less at most, against ηwⁿ⁻¹(1 + h)σ
+    for the least number; and a step multiplies w by 1 + z, log(1 + z) ≥ z/(1 + z), z ≤ ησ for n ≥ 2.
     """
     for depth in (1, 2, 3):
         for method in update_rules.METHODS:
@@ -177,7 +177,7 @@ def _margin_without_identity() -> bool:
 
 
 def _drifts_with_a_long_step() -> bool:
-    """Returns whether the drift stays within 2η(f(0) − f(T)) where a step of 1 makes f rise."""
+    """Returns whether the drift stays within 2η(f(0) − f(T)) although a step of 1 makes f rise."""
     A = np.zeros((2, 2, 2))
     R = np.array([[1.0, 2.0], [0.0, 1.0]])
     path = linear_residual.gradient_descent(A, R, np.eye(2), 1.0, 1)

@@ -26,7 +26,7 @@ _RESOLVED = 1e-6  # |w − φ| that the digits of a CSV file resolve
 def eigenvalues(seed: int = 0, num_layers: int = 8, num_steps: int = 3_000) -> list[dict]:
     """Returns |w − φ|² and |λ − 1| of gradient descent from zero by eigenvalue φ, at the largest common learning rate.
 
-    Later steps are listed more sparsely. Nothing here is random: the seed is not used.
+    Later steps are listed more sparsely. The figure has nothing random: the seed is not used.
     """
     learning_rate = from_zero.largest_learning_rate(np.array(EIGENVALUES), num_layers)
     values = from_zero.eigenvalue_recursion(np.array(EIGENVALUES), num_layers, learning_rate, num_steps)
@@ -40,7 +40,7 @@ def eigenvalues(seed: int = 0, num_layers: int = 8, num_steps: int = 3_000) -> l
 
 
 def eigenvalues_figure(rows: list[dict]) -> Figure:
-    """Returns excess risk and distance of the layers from I against steps, one line per eigenvalue of the target."""
+    """Returns excess risk and distance of the layers from I against steps, one curve per eigenvalue of the target."""
     figure = Figure(figsize=(8, 4), layout="constrained")
     excess, norm = figure.subplots(1, 2)
     values = list(dict.fromkeys(float(row["eigenvalue"]) for row in rows))
@@ -143,10 +143,11 @@ def saddle_figure(rows: list[dict]) -> Figure:
 
 
 def rates(seed: int = 0) -> list[dict]:
-    """Returns the risk of descent from zero, η = 1/L, and three bounds: (2.3), the margin seen, the margin c at first.
+    """Returns the risk of descent from zero, η = 1/L, and three bounds: (2.3), the observed margin, the initial margin
+    c.
 
     Targets: I + a Gaussian matrix of Frobenius norm ½, d = 5, and the rotation of the plane by 100 degrees, for which
-    no margin c is positive. (2.3) has the norm seen so far, the margin bound the σ_min(W) seen so far.
+    no margin c is positive. (2.3) uses the largest norm so far, the margin bound the least σ_min(W) so far.
     """
     noise = np.random.default_rng(seed).standard_normal((5, 5))
     angle = np.radians(100)
@@ -214,7 +215,7 @@ def map_figures(rows: list[dict]) -> dict[str, Figure]:
 
     Each row of panels is a target, each column a start. Cells are coloured by the steps, grey if 500 do not suffice,
     black if descent diverges. The red line is the largest step size without crossing,
-    `from_zero.largest_learning_rate`, where the theory of descent from zero gives one.
+    `from_zero.largest_learning_rate`, if the theory of descent from zero gives one.
     """
     rows = [row for row in rows if int(row["dimension"]) == 6]
     by_method = {name: [row for row in rows if row["method"] == name] for name in METHODS}

@@ -38,7 +38,7 @@ def eigenvalue_recursion(phi: np.ndarray, num_layers: int, learning_rate: float,
       phi: [k], eigenvalues of R, real or complex. learning_rate: η/2.
 
     Returns:
-      λ [num_steps + 1, k], the start first; infinite or NaN from where it diverges.
+      λ [num_steps + 1, k], the start first; infinite or NaN after divergence.
     """
     phi = np.asarray(phi)
     value = np.ones_like(phi, np.result_type(phi, np.float64))
@@ -194,7 +194,7 @@ def balanced_projected_descent(
     After each gradient step W = (I + A_ℓ)···(I + A_1) is projected (`project_positive`), then factored into layers
     of equal singular values, by the polar construction `factorization.factorize`, whose layers are exactly balanced.
     Their theorem: it converges, at a rate polynomial in ℓ, for every R with uᵀRu ≥ margin·|u|². The order of the two
-    projections was not verified against the text; the paper's constants are not used here.
+    projections was not verified against the text; the paper's constants are not used.
 
     Args:
       R: [d, d]. margin: γ of the paper, above 0.

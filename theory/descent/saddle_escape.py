@@ -6,11 +6,11 @@ W^{r,l}                                  weights [num_units, shortcut_depth, d, 
 the best map, I − M in Li et al.         I + gap; gap [d, d], Σ_XX = I, so that L = ½‖W − I − gap‖²_F
 stationary of order n − 1 (Theorem 1)    ‖∂L/∂W^{r,l}‖ ≤ g Nⁿ⁻¹, N the largest norm of a weight matrix
 
-Leaving zero means L ≤ ½ L(0). From Theorem 1's order alone, N grows by at most η g Nⁿ⁻¹ per step of descent: constant
-speed for n = 1, exponential growth for n = 2, and 1/N falls by at most ηg for n = 3. So the time is at least of order
-1, log(1/N₀) and 1/N₀^{n−2}. Momentum shortens it by at most the factor 1 − μ. An orthogonalised update ignores the
-size of the gradient: for every n, N grows by η per step, and the time is (N₁ − N₀)/η. At exactly zero, n ≥ 2, nothing
-moves.
+Leaving zero means L ≤ ½ L(0). By Theorem 1's order of stationarity, N grows by at most η g Nⁿ⁻¹ per step of descent:
+constant speed for n = 1, exponential growth for n = 2, and 1/N falls by at most ηg for n = 3. So the time is at least
+of order 1, log(1/N₀) and 1/N₀^{n−2}. Momentum shortens it by at most the factor 1 − μ. An orthogonalised update ignores
+the size of the gradient: for every n, N grows by η per step, and the time is (N₁ − N₀)/η. At exactly zero, n ≥ 2,
+nothing moves.
 """
 
 import math
@@ -78,7 +78,7 @@ def predicted_steps(
 
     Descent: T/η, T = ∫ dw / (wⁿ⁻¹(σ − wⁿ)) from w₀ to w₁ = (0.293σ)^{1/n}: −log(1 − 0.293) for n = 1 and w₀ = 0, near
     log(w₁/w₀)/σ for n = 2, near 1/(σw₀) for n = 3. Momentum: T(1 − μ)/η. Orthogonalised: (w₁ − w₀)/η. These are
-    limits for small steps; inf for w₀ = 0 and n ≥ 2, where nothing moves.
+    limits for small steps; inf for w₀ = 0 and n ≥ 2, since nothing moves.
 
     Args:
       shortcut_depth: n. gap: σ > 0. start: w₀. learning_rate: η.
@@ -114,7 +114,7 @@ def reach(num_units: int, shortcut_depth: int, gap: np.ndarray) -> tuple[float, 
 
 
 def least_steps(method: update_rules.Method, weights: np.ndarray, gap: np.ndarray, learning_rate: float) -> float:
-    """Returns a lower bound on the steps from every start with the same N₀, by the order of stationarity alone.
+    """Returns a lower bound on the steps from every start with the same N₀, from the order of stationarity.
 
     Descent: ∫_{N₀}^{N₁} dN/Nⁿ⁻¹ / (ηg): (N₁ − N₀)/(ηg), log(N₁/N₀)/(ηg), (1/N₀ − 1/N₁)/(ηg) for n = 1, 2, 3; momentum
     (1 − μ) times that; orthogonalised (N₁ − N₀)/η. N₁, g of `reach`, N₀ the largest norm at the start.

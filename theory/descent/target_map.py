@@ -81,10 +81,11 @@ def run_job(job: Job, seed: int = 0, speeds: tuple[float, ...] = SPEEDS, max_ste
     """Returns one row for each step size η = speed/ℓ: the outcome of the job.
 
     status: reached (excess risk at most 0.001 f(A = 0) after `steps`), stalled (not within max_steps) or diverged.
-    excess: the last excess risk over f(A = 0). norm, least_singular: the largest |||A||| and the least σ_min(W) seen,
-    every tenth step. promised_exact, promised_2_3, promised_margin: the steps that `from_zero.step_bound`, (2.3) and
-    the margin bound allow, the last two with the norm and σ_min(W) seen and for η ≤ 1/L only; NaN where they guarantee
-    nothing. largest_rate: `from_zero.largest_learning_rate` for descent from zero on symmetric targets, else NaN.
+    excess: the last excess risk over f(A = 0). norm, least_singular: the largest |||A||| and the least σ_min(W),
+    measured every tenth step. promised_exact, promised_2_3, promised_margin: the steps that `from_zero.step_bound`,
+    (2.3) and the margin bound allow, the last two with the measured norm and σ_min(W) and for η ≤ 1/L only; NaN if they
+    guarantee nothing. largest_rate: `from_zero.largest_learning_rate` for descent from zero on symmetric targets, else
+    NaN.
     """
     R = target_matrix(job.target, job.dimension, seed)
     d = job.dimension
@@ -139,7 +140,8 @@ def _promised(row: dict, R: np.ndarray, unit: float, first: float) -> dict[str, 
     depth = row["num_layers"]
     rate = row["learning_rate"]
     identity = np.eye(len(R))
-    alone = row["start"] == "zero" and row["target"] != "rotated"  # eigenvalues move alone, layers stay balanced
+    # Then eigenvalues move independently, and layers stay balanced.
+    alone = row["start"] == "zero" and row["target"] != "rotated"
     if alone:
         phi = np.linalg.eigvalsh(R)
         promised["largest_rate"] = from_zero.largest_learning_rate(phi, depth)

@@ -5,8 +5,8 @@
                    orthogonalised   m ← μm + g, u = polar(g + μm), the orthogonal polar factor of Nesterov's look-ahead
 
 The polar factor is exact here, by the singular value decomposition; identity_matters/muon.py, the optimiser of the
-convolutional network, approximates it by five Newton–Schulz steps, whose singular values end between 0.7 and 1.2 where
-they are not below 1 % of ‖u‖_F, and scales it by the sides of the matrix.
+convolutional network, approximates it by five Newton–Schulz steps, whose singular values end between 0.7 and 1.2 unless
+they start below 1 % of ‖u‖_F, and scales it by the sides of the matrix.
 """
 
 from typing import Literal
@@ -21,7 +21,7 @@ MOMENTUM = 0.9
 
 
 def polar_factor(G: np.ndarray) -> np.ndarray:
-    """Returns U Vᵀ for G = U diag(s) Vᵀ [..., d, d], the nearest orthogonal matrix; 0 where s is within rounding of 0.
+    """Returns U Vᵀ for G = U diag(s) Vᵀ [..., d, d], the nearest orthogonal matrix; 0 if s is within rounding of 0.
 
     It does not change when G is multiplied by a positive number: a step has the spectral norm η, however small the
     gradient.

@@ -87,7 +87,7 @@ def claim_c_1(rng: np.random.Generator, trials: int) -> Pairs:
     relation="≥",
 )
 def claim_c_2(rng: np.random.Generator, trials: int) -> Pairs:
-    """‖AB‖_F against σ_min(A)‖B‖_F, A square or tall; and equality where B's columns are A's last singular vector."""
+    """‖AB‖_F against σ_min(A)‖B‖_F, A square or tall; and equality if B's columns are A's last singular vector."""
     for _ in range(10 * trials):
         columns = int(rng.integers(1, 6))
         A = rng.standard_normal((columns + int(rng.integers(0, 3)), columns))

@@ -103,7 +103,7 @@ def descent(rng: np.random.Generator, trials: int) -> Pairs:
 def theorem_2_2(rng: np.random.Generator, trials: int) -> Pairs:
     """Critical points found by solving ∇f = 0 from random starts: the excess risk of those with |||A||| ≤ 0.9.
 
-    Nearer to 1, where the bound of (2.3) is almost 0, a gradient of 1e-9 does not distinguish a critical point from
+    Nearer to 1 the bound of (2.3) is almost 0, and a gradient of 1e-9 does not distinguish a critical point from
     a nearby bad one of norm 1.
     """
     outside = []

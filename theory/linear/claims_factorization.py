@@ -48,7 +48,7 @@ def _shallow_norm(gamma: float, bound: float) -> bool:
     mutation=reversed_layers,
 )
 def theorem_2_1(rng: np.random.Generator, trials: int) -> Pairs:
-    """|||A||| of the polar method against (4π + 3γ)/ℓ for ℓ ≥ 3γ; where the printed construction exceeds it."""
+    """|||A||| of the polar method against (4π + 3γ)/ℓ for ℓ ≥ 3γ, which the printed construction can exceed."""
     yield from _polar_beside_printed_bound(rng, trials)
     misses = (
         (num_layers, gamma)
@@ -234,7 +234,7 @@ def polar_bound(rng: np.random.Generator, trials: int) -> Pairs:
     relation="≥",
 )
 def norm_lower_bound(rng: np.random.Generator, trials: int) -> Pairs:
-    """Every method's |||A||| against the lower bound for all factorisations; equality where it is proved."""
+    """Every method's |||A||| against the lower bound for all factorisations; equality if it is proved."""
     for trial in range(max(1, trials // 2)):
         R, num_layers = _target(rng, trial)
         lower = factorization.norm_lower_bound(R, num_layers) * (1 - ROUNDING)
@@ -242,7 +242,7 @@ def norm_lower_bound(rng: np.random.Generator, trials: int) -> Pairs:
         if num_layers >= 5:
             yield linear_residual.max_spectral_norm(factorization.factorize(R, num_layers, "paper")), lower
         u, sigma, vt = np.linalg.svd(R)
-        polar_parts = (u @ vt, (vt.T * sigma) @ vt)  # where polar is optimal
+        polar_parts = (u @ vt, (vt.T * sigma) @ vt)  # for which polar is optimal
         for part in polar_parts:
             norm = linear_residual.max_spectral_norm(factorization.factorize(part, num_layers))
             yield factorization.norm_lower_bound(part, num_layers), norm * (1 - 1e-6)

@@ -1,6 +1,6 @@
 """Claims on the risk and the gradient of linear networks: Hardt & Ma §2, and the review on (2.3).
 
-The references here share no code with what they check, so that they do not share its mistakes.
+The reference computations share no code with the functions that they check, and so none of their mistakes.
 """
 
 import math

@@ -93,7 +93,7 @@ def printed_construction(seed: int = 0, num_gammas: int = 120) -> list[dict]:
 
 
 def printed_construction_figure(rows: list[dict]) -> Figure:
-    """Returns a map, in the plane of γ and ℓ, of where the printed construction with integers exceeds its bound."""
+    """Returns a map of the γ and ℓ for which the printed construction with integers exceeds its bound."""
     layers = np.unique(column(rows, "num_layers").astype(int))
     ratios = column(rows, "norm_over_bound").reshape(len(layers), -1)
     gammas = column(rows, "log_condition").reshape(len(layers), -1)
@@ -210,7 +210,7 @@ def identity_ball(seed: int = 0, target: float = 0.4, num_points: int = 81) -> l
 
 
 def _steepness(radius: float, R: np.ndarray, Sigma: np.ndarray) -> dict[str, float]:
-    """Returns the least ‖∇f‖²/f over 80 pairs of weights at a distance from 0, where f is not 0, and (2.3)'s bound."""
+    """Returns the least ‖∇f‖²/f over 80 pairs of weights with f > 0 at a distance from 0, and (2.3)'s bound."""
     along = np.linspace(-radius, radius, 21)[:-1]
     edge = [p for t in along for p in ((t, radius), (-t, -radius), (radius, -t), (-radius, t))]
     ratios, bounds = [], []
@@ -224,8 +224,8 @@ def _steepness(radius: float, R: np.ndarray, Sigma: np.ndarray) -> dict[str, flo
 def identity_ball_figure(rows: list[dict]) -> Figure:
     """Returns the landscape around the identity: all critical points in the ball are global minima (Theorem 2.2).
 
-    Left: the plane of both weights with the ball around the identity, the minima, the saddle at the ball's corner,
-    where plain layers start, and paths of gradient descent. Right: the least ‖∇f‖²/f at a distance from the identity,
+    Left: the plane of both weights with the ball around the identity, the minima, the saddle at the ball's corner, the
+    start of plain layers, and paths of gradient descent. Right: the least ‖∇f‖²/f at a distance from the identity,
     which equals the bound of (2.3).
     """
     figure = Figure(figsize=(8, 4), layout="constrained")
@@ -257,7 +257,7 @@ def identity_ball_figure(rows: list[dict]) -> Figure:
 
 
 def _draw_plane(figure: Figure, axes: Axes, rows: list[dict]) -> None:
-    """Draws the risk over the plane of both weights, and its minima as a line."""
+    """Draws the risk over the plane of both weights, and the curve of its minima."""
     a = np.unique(column(rows, "a"))
     risk = column(rows, "risk").reshape(len(a), len(a)).T
     levels = np.linspace(-3, 1, 17)
@@ -274,7 +274,7 @@ def _positive(R: np.ndarray) -> np.ndarray:
 
 
 def _norm(R: np.ndarray, num_layers: int, method: str) -> float:
-    """Returns |||A|||, NaN where the method has no factorisation."""
+    """Returns |||A|||, NaN if the method has no factorisation."""
     try:
         return linear_residual.max_spectral_norm(factorization.factorize(R, num_layers, method))
     except ValueError:

@@ -1,4 +1,4 @@
-"""Linear residual networks without restriction to a ball: bad critical points, none of which is a local minimum.
+"""Linear residual networks without restriction to a ball: bad critical points, which are not local minima.
 
 paper                                     code
 (I + A_ℓ)···(I + A_1), f                  as in linear_residual.py
@@ -21,7 +21,7 @@ _DRAWS = 8
 def bad_critical_point(R: np.ndarray, num_layers: int, kept: np.ndarray) -> np.ndarray:
     """Returns A [ℓ, d, d] with ∇f = 0, Σ = I, and excess risk Σ σ_i² over the singular values of R not kept.
 
-    With R = U diag(σ) Vᵀ: N_1 = D Vᵀ, N_ℓ = U D, D between, D = diag(σ^{1/ℓ}) where kept and 0 else.
+    With R = U diag(σ) Vᵀ: N_1 = D Vᵀ, N_ℓ = U D, D between, D = diag(σ^{1/ℓ}) for the kept values, 0 for the others.
 
     Args:
       R: [d, d]. num_layers: ℓ ≥ 2. kept: [d] bool, not all true.
@@ -71,7 +71,7 @@ def moved_freely(A: np.ndarray, size: float, rng: np.random.Generator) -> np.nda
 
 
 def _downhill(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray, size: float) -> list[np.ndarray]:
-    """Yields points on the line against the gradient, up to `size` away; none where it is 0 within rounding."""
+    """Yields points on the line against the gradient, up to `size` away; none if it is 0 within rounding."""
     slope = linear_residual.gradient(A, R, Sigma)
     length = np.linalg.norm(slope, 2, axis=(1, 2)).max()
     if length <= 1e-12 * np.linalg.norm(R @ Sigma):

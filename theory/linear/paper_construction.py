@@ -45,7 +45,7 @@ def exponential_bound(x: float) -> float:
 def allocation(log_condition: float, num_layers: int) -> Allocation:
     """Returns the best integers q, p ≥ 1 for the printed construction: the least max(2 sin(π/2q), e^{γ/p} − 1).
 
-    Where its norm exceeds `printed_bound`, no integers meet the printed bound in the worst case.
+    If its norm exceeds `printed_bound`, no integers satisfy the printed bound in the worst case.
     ValueError: ℓ < 5, which leaves no q ≥ 1 and p ≥ 1.
     """
     if num_layers < 5:

@@ -63,7 +63,7 @@ def rotation_planes(Q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     Eigenvalues −1, even in number, are paired into rotations by π, so that the layers Λ of the
     paper's proof are not needed.
 
-    For Q [d, d] orthogonal, det Q = 1: basis [d, d]; angles [k] in [−π, π], those by π last, angle 0 left out.
+    For Q [d, d] orthogonal, det Q = 1: basis [d, d]; angles [k] in [−π, π], those by π last, without angle 0.
     """
     D, S = _orthogonal_schur(real("Q", Q))
     below = np.append(np.abs(np.diag(D, -1)) > 1e-13, False)
@@ -104,8 +104,8 @@ def _orthogonal_schur(Q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns (D, S), the real Schur form of an orthogonal Q; for 500 generic angles in a sixth of LAPACK's time.
 
     The symmetric (Q + Qᵀ)/2 commutes with Q, so in its eigenvectors Q falls into blocks, one for
-    each cluster of its eigenvalues cos θ; where all angles are below 60° the skew part squared,
-    of eigenvalues sin² θ, separates small ones better. What is left is a Schur form for each block.
+    each cluster of its eigenvalues cos θ; if all angles are below 60°, the squared skew part, with eigenvalues sin² θ,
+    separates small ones better. A Schur form for each block remains.
     """
     eigenvalues, S = np.linalg.eigh((Q + Q.T) / 2)
     if eigenvalues[0] > 0.5:

@@ -1,4 +1,4 @@
-"""One residual block that moves k points and leaves all others alone (Hardt & Ma, Lemma B.1).
+"""One residual block that moves k points and no others (Hardt & Ma, Lemma B.1).
 
     paper                          code
     α(i), i ∈ S                    points [p, k], p ≤ k
@@ -21,7 +21,7 @@ from scipy import linalg, optimize
 #   common   one t for the whole block; all other points (Lemma B.1, with the threshold corrected)
 #   row      one t_i per unit; all other points
 #   peeling  one t_i per unit; the others, and of the block's own points those after the i-th
-# The number says where between the largest inner product to stay below and |α(i)|² it lies. In peeling
+# The number is its position between the largest inner product to stay below and |α(i)|². In peeling
 # long points activate many units of their block. The midpoint then makes V alternate and grow,
 # a low threshold does not: 32 times smaller weights on CIFAR-10 at width 64.
 POSITIONS = {"common": 1 / 2, "row": 1 / 2, "peeling": 1 / 8}
@@ -30,11 +30,11 @@ _PANEL = 2048  # points whose inner products with a block's are held at a time, 
 
 
 class NoThreshold(ValueError):
-    """No bias makes each unit of a block active on its own point alone.
+    """Raised if no bias makes each unit of a block active on only its point.
 
     Attributes:
       row: int. A point of the block that cannot be separated from another.
-      reason: str. What is missing, with the numbers.
+      reason: str. The unsatisfied condition, with the numbers.
     """
 
     def __init__(self, row: int, reason: str) -> None:
@@ -59,7 +59,7 @@ def transform_block(
 
     Args:
       points: [p, k] float32 or float64. For peeling, in the order of decreasing norm.
-      targets: [p, k]. β, where the points go.
+      targets: [p, k]. β, the images of the points.
       others: [m, k], m ≥ 0. For peeling, no longer than any of the points.
       bias: str. One of BIASES.
 
@@ -97,7 +97,7 @@ def interpolating_block(
 def separating_block(points: np.ndarray, targets: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, ...]:
     """Returns U, V, s of a block that moves the points and no other, wherever there is one (Hardt & Ma, (3.6)).
 
-    Not in the paper, which has one for any points. ReLU(u·h + s) is convex in h: where it is 0 on the others it is 0 in
+    Not in the paper, which has one for any points. ReLU(u·h + s) is convex in h: if it is 0 on the others, it is 0 in
     their hull. So a point there stays, if the moves of the points are linearly independent, for V is then invertible.
     If none lies there, one of the points is a corner of the hull of all, which a plane cuts off; then one is of those
     that are left, and so on. These planes are the units, and V is solved for by substitution.
@@ -195,11 +195,11 @@ def surrogates(z: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarra
 
     So no unit is active on a surrogate. The paper draws unit vectors at random, and needs
     k ≳ 13 ln r for them to differ enough. Not in the paper: all have one length, the largest that allows
-    this but at most that of the longest z; ½ min |z_i| would always suffice, but is short where norms
-    vary, and rounding errors grow with its inverse. Up to 2k of them are chosen from ± the axes, the ones
-    that can be longest. A_0 is rotation invariant, so axes are as good as any frame.
+    this but at most that of the longest z; ½ min |z_i| would always suffice, but is short if norms vary, and rounding
+    errors grow with its inverse. Up to 2k of them are chosen from ± the axes, the ones that can be longest. A_0 is
+    rotation invariant, so axes are as good as any frame.
 
-    For z [n, k], where the origin does not count, [r, k] float64; the generator is read for r > 2k only.
+    For z [n, k], not counting the origin, [r, k] float64; the generator is read for r > 2k only.
     """
     squared_norms = np.square(z, dtype=np.float64).sum(axis=1)
     directions = _directions(count, z.shape[1], rng)

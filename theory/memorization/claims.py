@@ -242,7 +242,7 @@ def review_theorem_3(rng: np.random.Generator, trials: int) -> Pairs:
 def _labelled(
     rng: np.random.Generator, num_points: int, dimension: int, num_classes: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns gaussian x [n, d]; random labels [n], of which the first r are all different where n ≥ r."""
+    """Returns gaussian x [n, d]; random labels [n], of which the first r are all different if n ≥ r."""
     labels = rng.integers(0, num_classes, num_points)
     labels[:num_classes] = np.arange(num_classes)[:num_points]
     return rng.standard_normal((num_points, dimension)), labels

@@ -42,7 +42,7 @@ def paper_width(rng: np.random.Generator, trials: int) -> Pairs:
 
     The paper says that this width keeps all distances of {0, x_1, …, x_n} to a factor of 1 ± ρ/3, and takes d < n.
     Here d is 199 and n 200: 0 and 199 of the x_i are the corners of a simplex whose sides are 1, and the last point is
-    farther from all. Were squares of distances kept to such a factor, the distances would be too.
+    farther from all. If squares of distances were preserved to such a factor, the distances would be too.
     """
     for _ in range(trials):
         n = int(rng.integers(2, 10**6))

@@ -72,7 +72,7 @@ def memorize(
       num_classes: int. r ≥ 1.
       width: int or None. k ≥ 2.
       method: str. One of METHODS.
-      seed: int ≥ 0. Of A_0, and of the surrogates if r > 2k.
+      seed: int ≥ 0. The seed of A_0, and of the surrogates if r > 2k.
       whiten: bool. A_0 = G Sxx^{−½}, Sxx = Σ x xᵀ/n, with eigenvalues below 10⁻⁴ of the largest raised to
         that: gaps grow, several times for images, at nd² + d³ multiplications.
 
@@ -96,7 +96,7 @@ def memorize(
     projection = draw_projection(rng, width, x.shape[1])
     if whitener is not None:
         projection = project(projection, whitener)
-    # In float32 first where x has no more digits; where gaps are lost in its rounding, again in float64.
+    # First in float32 if x has no more digits; again in float64 if rounding loses gaps.
     for dtype in (np.float32, np.float64) if working_dtype(x) == np.float32 else (np.float64,):
         try:
             network = _build(x, labels, num_classes, projection.astype(dtype), _BIAS[method], rng)
@@ -221,7 +221,7 @@ def _check_options(width: int | None, method: str) -> None:
 
 
 def _checked_sample(x: np.ndarray, labels: np.ndarray, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns x [n, d] and labels [n] as arrays, or a ValueError that says what is wrong with them."""
+    """Returns x [n, d] and labels [n] as arrays, or raises ValueError for invalid ones."""
     x, labels = np.asarray(x), np.asarray(labels)
     if x.ndim != 2 or not x.size:
         raise ValueError(f"x must be [n, d] with n ≥ 1 and d ≥ 1, got shape {x.shape}")

@@ -1,4 +1,4 @@
-"""Figures of memorising networks (Theorem 3.2): their data, and the drawings from their CSV files alone."""
+"""Figures of memorising networks (Theorem 3.2): their data, and the drawings from their CSV files."""
 
 from collections.abc import Sequence
 
@@ -69,8 +69,8 @@ def memorization_figure(rows: list[dict]) -> Figure:
 def memorized_plane(seed: int = 0, num_points: int = 36, num_classes: int = 3, grid: int = 141) -> list[dict]:
     """Returns a network of width 2 that memorises points of the plane with random labels (Theorem 3.2, peeling).
 
-    Rows are of the kinds hidden (block, label, first, second: where a point is after that many blocks, −1 being the
-    input) and region (the label of the largest score on a grid).
+    Rows are of the kinds hidden (block, label, first, second: the position of a point after that many blocks, −1 being
+    the input) and region (the label of the largest score on a grid).
     """
     rng = np.random.default_rng(seed)
     x = rng.uniform(-1, 1, (num_points, 2))
@@ -90,7 +90,7 @@ def memorized_plane(seed: int = 0, num_points: int = 36, num_classes: int = 3, g
 
 
 def memorized_plane_figure(rows: list[dict]) -> Figure:
-    """Returns the memorising network at work: the points, where they are after some blocks, and its label everywhere.
+    """Returns the memorising network at work: the points, their positions after some blocks, and its label everywhere.
 
     Each block moves two points to the place that stands for their label, a star; the others stay.
     """
@@ -140,7 +140,7 @@ def _draw_points(axes: Axes, rows: list[dict]) -> None:
 
 
 def _draw_stars(axes: Axes, rows: list[dict]) -> None:
-    """Draws the places that stand for the labels, where all points end."""
+    """Draws the places that stand for the labels, at which all points end."""
     for label in _labels(rows):
         first, second = _coordinates(rows, label)
         axes.plot(first[0], second[0], "*", color=_COLOURS[label % 3], ms=17, mec="k", mew=0.8, zorder=5)

@@ -5,9 +5,9 @@
     k = c (log n)/ρ², "c = 10 works"        row_bias_width: O(log(n)/ρ); common_bias_width: O(log(n)/ρ²)
     z(i) = A_0 x(i), A_0 ~ N(0, 1/k)        width = k
 
-c = 10 does not work: for 200 unit vectors of R¹⁹⁹ at squared distances of ρ = 1 or more it gives k = 53, where some
-distance is off by more than ρ/3 and no common bias exists (`claims_first_layer.paper_width`). Not in the
-paper: the two widths below, which are proved. Peeling has no such condition: any distinct points, any k.
+c = 10 does not work: for 200 unit vectors of R¹⁹⁹ at squared distances of ρ = 1 or more it gives k = 53; some distance
+is then off by more than ρ/3 and no common bias exists (`claims_first_layer.paper_width`). Not in the paper: the two
+widths below, which are proved. Peeling has no such condition: any distinct points, any k.
 """
 
 import math
@@ -154,7 +154,7 @@ def separation(x: np.ndarray) -> float:
 
 
 def lifted(x: np.ndarray) -> np.ndarray:
-    """Returns (x, 1)/|(x, 1)| [n, d + 1]: unit vectors, different where the x are (Hardt & Ma §3, repaired).
+    """Returns (x, 1)/|(x, 1)| [n, d + 1]: unit vectors, distinct if the x are (Hardt & Ma §3, repaired).
 
     "Without loss of generality … ‖x‖ = 1" fails for division by ‖x‖, which makes x and 2x one point. With a constant
     coordinate added first no two points are parallel, and x is the quotient of the coordinates.

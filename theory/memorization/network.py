@@ -126,7 +126,7 @@ class MemorizingNetwork:
         return np.stack(states)
 
     def to_keras(self) -> "keras.Model":
-        """Returns the same network as a keras.Model, float32 where that fits: see `keras_network`.
+        """Returns the same network as a keras.Model, float32 if that fits: see `keras_network`.
 
         A float64 model must be called, model(x), or exported: keras.Model.predict rounds NumPy inputs to float32.
         """
@@ -195,7 +195,7 @@ def rounding_error(weights: tuple[np.ndarray, ...], term_size: np.ndarray) -> fl
     To first order, with independent roundings of standard deviation u = 2⁻²⁴ times what is rounded, and
     1 + √m/3 times that for a sum of m terms: z is off by δ = (1 + √d/3)·u·(Σ_al (A_0)_al² x_l²)^½; an active
     unit by |U_i|·(u|z_j| + δ_j/√k); h_j by the root of the sum of squares of |V_i| times that, over the
-    active units. Each point is moved in one block alone, so errors of blocks do not add up, as long
+    active units. Each point is moved in only one block, so errors of blocks do not add up, as long
     as the moved point is not so far off that it activates a later unit. The head repeats the sum at the
     surrogates. Five standard deviations are for the worst point.
 
@@ -204,7 +204,7 @@ def rounding_error(weights: tuple[np.ndarray, ...], term_size: np.ndarray) -> fl
       term_size: [ℓ, k]. `projected_term_size` of the point to which each row of U belongs.
 
     Returns:
-      float; inf for a half and more, where an estimate of first order says no more, if moved points may
+      float; inf for a half and more, since a first-order estimate then means nothing, if moved points may
       activate units, or if A_0 does not fit the range of float32.
     """
     projection, U, V, s, *head = weights

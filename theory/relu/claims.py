@@ -45,14 +45,14 @@ def weights_of_table_1(rng: np.random.Generator, trials: int) -> Pairs:
 )
 def weights_of_the_text(rng: np.random.Generator, trials: int) -> Pairs:
     """The text's 13.59 million against every count of Table 1, also with biases and with convolutions as shortcuts."""
-    bare, biased, projected, both = (
+    bare, biased, projected, with_both = (
         table_1.count_weights(biases, projections).weights for projections in (False, True) for biases in (False, True)
     )
     yield from weights_of_table_1(rng, trials)
     require(13.59 not in [round(count / 1e6, 2) for count in (bare, biased, projected)], "Table 1 has 13.59M weights")
     return (
         f"Table 1 has {bare:,}, with biases {biased:,}; with biases and 1 × 1 convolutions as shortcuts, which the "
-        f"paper does not have, {both:,}"
+        f"paper does not have, {with_both:,}"
     )
 
 
@@ -122,7 +122,7 @@ def section_5(rng: np.random.Generator, trials: int) -> Pairs:
     mutation=(scaled(0.99), scaled(1.01), scaled(-1)),
 )
 def local_minima(rng: np.random.Generator, trials: int) -> Pairs:
-    """The risk where descent on (W, V) ends against the theorem's; bad critical points have a direction downhill."""
+    """The final risk of descent on (W, V) against the theorem's; bad critical points have a direction downhill."""
     saddles = []
     for _ in range(max(1, trials // 4)):
         x, features, y = _problem(rng)
@@ -208,7 +208,7 @@ def ball(rng: np.random.Generator, trials: int) -> Pairs:
 def regrouped(rng: np.random.Generator, trials: int) -> Pairs:
     """f at teachers with reordered blocks against the bound; the order τ⁸; and one block whose f/f(0) is constant.
 
-    Regrouping is a permutation of blocks here. Two blocks x + τ²Oᵢx, Oᵢ orthogonal, O₁O₂ = −O₂O₁, on inputs that no
+    Regrouping is a permutation of blocks. Two blocks x + τ²Oᵢx, Oᵢ orthogonal, O₁O₂ = −O₂O₁, on inputs that no
     ReLU changes, have just the bound; for small τ it is near ℓ²(ℓ − 1)²τ⁸. The last part is a local minimum of one
     block in the population, whose f/f(0) is the same at every radius: so f ≤ c τ⁴ f(0) does not hold for all local
     minima in the ball.
@@ -322,7 +322,7 @@ def functional(rng: np.random.Generator, trials: int) -> Pairs:
     ),
 )
 def parameters(rng: np.random.Generator, trials: int) -> Pairs:
-    """∇f at a doubled unit and at zero, where f > 0; targets of networks of the same size in the ball."""
+    """∇f at a doubled unit and at zero, both with f > 0; targets of networks of the same size in the ball."""
     for radius in (0.2, 0.5, 0.9):
         point = smooth_units.doubled_unit(radius)
         slopes = smooth_units.gradients(point.w, point.x, point.y, "logistic")
@@ -358,9 +358,9 @@ def _problem(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 
 def _descend(rng: np.random.Generator, x: np.ndarray, features: np.ndarray, y: np.ndarray) -> tuple[float, bool]:
-    """Returns the risk where BFGS on (W, V) ends, and whether that is a critical point of moderate size.
+    """Returns the final risk of BFGS on (W, V), and whether it ends at a critical point of moderate size.
 
-    Where W would have to pass a matrix of lower rank, it may creep along a valley to infinity, V → ∞, instead.
+    If W would have to pass a matrix of lower rank, it may creep along a valley to infinity, V → ∞, instead.
     """
     shapes = (y.shape[1], x.shape[1]), (x.shape[1], features.shape[1])
     size = shapes[0][0] * shapes[0][1]
@@ -384,7 +384,7 @@ def _saddle(x: np.ndarray, features: np.ndarray, y: np.ndarray) -> tuple[np.ndar
 
 
 def _moved_risk(moves: np.ndarray, w: np.ndarray, x: np.ndarray, y: np.ndarray, unit: str) -> complex:
-    """Returns f where the values of h_i are moved by moves [ℓ, m, d]."""
+    """Returns f after the values of h_i are moved by moves [ℓ, m, d]."""
     for layer, move in zip(w, moves):
         x = smooth_units.forward(layer[None], x, unit) + move
     return ((x - y) ** 2).sum() / len(y)

@@ -7,7 +7,7 @@ the best linear predictor            best_linear_risk(x, y)
 Sources: Ohad Shamir, *Are ResNets provably better than linear predictors?*, NeurIPS 2018 (r = 1, any convex loss in
 the output: no local minimum is worse than the best linear predictor); Kenji Kawaguchi and Yoshua Bengio, *Depth with
 nonlinearity creates no bad local minima in ResNets*, Neural Networks 2019 (r ≥ 1). The statement of
-`local_minimum_risk` is sharper than theirs and for local minima in (W, V) alone; the risk is a mean of squares.
+`local_minimum_risk` is sharper than theirs and only for local minima in (W, V); the risk is a mean of squares.
 
     F(W, V) = G(A, B) with A = W, B = WV, G convex in the predictor A x + B f. At a critical point in (W, V)
     Wᵀ ∂G/∂B = 0 and ∂G/∂A + ∂G/∂B Vᵀ = 0. If W has rank r, ∂G/∂B = 0 and so ∂G/∂A = 0: a global minimum of G. If

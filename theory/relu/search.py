@@ -22,8 +22,8 @@ Proved facts (not in the paper; the tests check each numerically):
     f > 0 in the ball, near the teacher with its blocks swapped. Proof: f/τ⁴ tends, uniformly for weights of size τ, to
     the risk of ONE block with both units, which forgets their order. Among balanced weights near the swap this limit is
     0 only at the swap (kinks and jumps identify the units), so f ≥ cτ⁴ on a small sphere around it while f = o(τ⁴) at
-    it: the least f in the sphere is a local minimum. It is not 0: the teacher's second kink, u₂·h = 0, is bent where
-    its first unit switches on; the student's kink beside it is its first block's, a whole hyperplane.
+    it: the least f in the sphere is a local minimum. It is not 0: the teacher's second kink, u₂·h = 0, has a bend at
+    which its first unit switches on; the student's kink beside it is its first block's, a whole hyperplane.
 
 Limits of the search: the shares depend on these draws and methods. Ends at a kink are counted separately (f is not
 differentiable there, so they are not critical in this sense). Points that were not found may exist.
@@ -137,15 +137,14 @@ def _leaves_zero_units_downhill(problem: "Sample | Population", w: np.ndarray, i
 def classify(problem: "Sample | Population", w: np.ndarray, radius: float) -> dict[str, np.ndarray]:
     """Returns the category, one of CATEGORIES, of each balanced w, and the numbers that decide it: arrays [n].
 
-    Not critical (radius·‖∇f‖ > 1e-11 f(0)): kink, stopped where ∇f jumps, or not_converged. Critical, in this order:
-    outside, |||A||| > radius; global_minimum, f ≤ 1e-18 f(0); zero_unit, a unit is zero and f falls where it is
-    switched on (fact 1); kink, at the edge of its linear region; and by the exact Hessian without the free directions:
-    saddle,
+    Not critical (radius·‖∇f‖ > 1e-11 f(0)): kink, stopped at a jump of ∇f, or not_converged. Critical, in this order:
+    outside, |||A||| > radius; global_minimum, f ≤ 1e-18 f(0); zero_unit, a unit is zero and f falls when it is switched
+    on (fact 1); kink, at the edge of its linear region; and by the exact Hessian without the free directions: saddle,
     bad_local_minimum, or degenerate, the least eigenvalue 0 within 1e-8 of the largest (a dead unit, say; also zero
     units that no tried u switches on).
 
     Returns:
-      category [n] str; risk, f / f(0); curvature, least over largest eigenvalue (NaN where it was not needed);
+      category [n] str; risk, f / f(0); curvature, least over largest eigenvalue (NaN if it was not needed);
       gradient_norm, radius·‖∇f‖ / f(0); spectral_norm, |||A||| / radius.
     """
     everything = np.arange(len(w))

@@ -9,7 +9,7 @@ Fréchet derivative with respect to h_i      functional [ℓ, m, d]: the gradien
 Source: Peter Bartlett, Steven Evans and Philip Long, *Representing smooth functions as compositions of near-identity
 functions with implications for deep network optimization*, arXiv 1804.05012 (2018). Its abstract: with respect to the
 layers as functions every critical point near the identity is a global minimum; with respect to the parameters of a
-network of sigmoids of fixed size there are suboptimal ones, also where the target is such a network. Only the abstract
+network of sigmoids of fixed size there are suboptimal ones, even if the target is such a network. Only the abstract
 was read; the bound and the points below are not in it.
 """
 
@@ -55,8 +55,8 @@ def gradients(w: np.ndarray, x: np.ndarray, y: np.ndarray, unit: str) -> Gradien
 def functional_lower_bound(num_layers: int, lipschitz: float, risk: float) -> float:
     """Returns 4f Σ_{k<ℓ} (1 − ε)^{2k} ≤ Σ_i (1/m) Σ‖functional_i‖², ε < 1: (2.3) for layers as functions.
 
-    Not in the papers. (∂h)ᵀ = I + B with ‖B‖ ≤ ε shortens no vector to less than 1 − ε of its length. So f = 0 where
-    all functional gradients are 0. Equality: h_i = (1 − ε)·h, of linear units.
+    Not in the papers. (∂h)ᵀ = I + B with ‖B‖ ≤ ε shortens no vector to less than 1 − ε of its length. So f = 0 if all
+    functional gradients are 0. Equality: h_i = (1 − ε)·h, of linear units.
 
     Args:
       num_layers: int ≥ 1. lipschitz: ε, 0 ≤ ε < 1. risk: f.

@@ -1,4 +1,4 @@
-"""The weights of the all-convolutional network of Hardt & Ma's Table 1, counted from the table alone."""
+"""The weights of the all-convolutional network of Hardt & Ma's Table 1, counted from the table."""
 
 from typing import NamedTuple
 
@@ -37,7 +37,7 @@ def count_weights(biases: bool = False, projections: bool = False) -> Count:
 
     Args:
       biases: One more weight an output channel, which the table does not mention.
-      projections: 1 × 1 convolutions as shortcuts where the width changes, in place of the paper's pooling and padding.
+      projections: 1 × 1 convolutions as shortcuts when the width changes, in place of the paper's pooling and padding.
     """
     shapes = [(3, 3, STEM_WIDTH)]
     width = STEM_WIDTH

@@ -68,7 +68,7 @@ def activation_named(activation: ActivationLike) -> Activation:
 
 
 def values_at_data(activation: ActivationLike, x: np.ndarray) -> np.ndarray:
-    """Returns σ_pre(x) of the activation at pre; ValueError where it is infinite or NaN, as log at negative numbers."""
+    """Returns σ_pre(x); raises ValueError if it is infinite or NaN, such as log of negative numbers."""
     with np.errstate(all="ignore"):
         values = np.asarray(activation_named(activation).function(x))
     if not np.isfinite(values).all():
@@ -118,7 +118,7 @@ class Activations(NamedTuple):
     post: ActivationLike = "linear"
 
     def check(self, shortcut_depth: int) -> None:
-        """Raises ValueError for an unknown name, also where σ has no effect, as σ_mid for n = 1; n ≥ 3: a steep σ."""
+        """Raises ValueError for an unknown name, even if σ has no effect, as σ_mid for n = 1; n ≥ 3: a steep σ."""
         for activation in self:
             if not isinstance(activation, tuple):
                 activation_named(activation)

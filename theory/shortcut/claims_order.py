@@ -79,7 +79,7 @@ def definition_4(rng: np.random.Generator, trials: int) -> Pairs:
     mutation=scaled(1.01),
 )
 def hypotheses(rng: np.random.Generator, trials: int) -> Pairs:
-    """L(tW) − L(0) against its leading term where σ_pre has no derivative at 0; and where it is smooth only at 0.
+    """L(tW) − L(0) against its leading term, for σ_pre without derivative at 0, and for one smooth only at 0.
 
     σ_pre acts on the data, and on h ≈ x in later units: continuity there suffices for n ≥ 2; 0 does not matter.
     """
@@ -160,8 +160,8 @@ def theorem_1_1_relu(rng: np.random.Generator, trials: int) -> Pairs:
     """With ReLU at mid or post the exponent of L(tW) − L(0) is still n, the order n − 1; the quadratic form for n = 2.
 
     A quadratic form is the same along D and −D, which fails at mid, and takes opposite values along (W₁, W₂) and
-    (W₁, −W₂) once it is 0 along (W₁, 0) and (0, W₂), which fails at post. On data symmetric about 0, where
-    E[(y − x)|w·x|] = 0, it is half that of a linear network.
+    (W₁, −W₂) once it is 0 along (W₁, 0) and (0, W₂), which fails at post. On data symmetric about 0, for which E[(y −
+    x)|w·x|] = 0, it is half that of a linear network.
     """
     unequal = {"mid": [], "post": []}
     places = {"mid": ("linear", "relu", "linear"), "post": ("linear", "linear", "relu")}
@@ -177,7 +177,7 @@ def theorem_1_1_relu(rng: np.random.Generator, trials: int) -> Pairs:
         x, y = (np.concatenate([half, -half]) for half in (x, y))
         weights = _ray(rng, 2, x, y)
         half = stationarity.leading_term(weights, x, y) / 2
-        # Terms of the fourth order are left out, 1e-8 times as large but for the size of the weights.
+        # Terms of the fourth order are omitted, 1e-8 times as large for weights of size 1.
         yield abs(_increase(weights, 1e-4, x, y, *places[place]) / 1e-8 / half - 1), 1e-3
     for place, activations in places.items():
         for _ in range(20):
@@ -204,7 +204,7 @@ def _ray(
 
 
 def _increase(weights: np.ndarray, t: float, x: np.ndarray, y: np.ndarray, *activations: ActivationLike) -> float:
-    """Returns L(tW) − L(0) without cancellation: ⟨ŷ − x, (ŷ − x) − 2(y − x)⟩/2m, and ŷ − x from increments alone."""
+    """Returns L(tW) − L(0) without cancellation: ⟨ŷ − x, (ŷ − x) − 2(y − x)⟩/2m, and ŷ − x from increments."""
     moved = np.longdouble(t) * weights.astype(np.longdouble)
     change = networks.forward(moved, x.astype(np.longdouble), *activations) - x
     return float((change * (change - 2 * (y - x))).sum() / (2 * len(x)))

@@ -39,7 +39,7 @@ def spectra_at_zero(
 def spectra_figure(rows: list[dict]) -> Figure:
     """Returns the sorted eigenvalues of the Hessian at zero for n = 1, 2, 3, side by side (Li et al., Theorem 1).
 
-    A line is a number of units R, dots are measured. With n = 1 the spectrum widens with depth, with n = 2 it is the
+    A curve is a number of units R, dots are measured. With n = 1 the spectrum widens with depth, with n = 2 it is the
     same at every depth and its eigenvalues come in pairs ± σ, with n = 3 it is zero.
     """
     figure = Figure(figsize=(8, 3.4), layout="constrained")
@@ -98,7 +98,9 @@ def condition_numbers_figure(rows: list[dict]) -> Figure:
         "two_shortcut": ("o-", "C0", r"$n = 2$: $\mathrm{cond}(M)$"),
     }
     for name, (style, colour, label) in lines.items():
-        logarithms = [np.log(column([row for row in rows if float(row["num_units"]) == at], name)) for at in units]
+        logarithms = [
+            np.log(column([row for row in rows if float(row["num_units"]) == depth], name)) for depth in units
+        ]
         mean, spread = (np.array([f(values) for values in logarithms]) for f in (np.mean, _spread))
         axes.plot(units, np.exp(mean), style, color=colour, ms=4, label=label)
         if name != "lower_bound":

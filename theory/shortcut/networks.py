@@ -6,8 +6,8 @@
     Σ_XX, Σ_YX                              input_moment, cross_moment [d, d]: second moments, not covariances
     W, the map of a linear network          linear_map(weights)
 
-The loss is L = 1/(2m) Σ‖y − ŷ‖², half of Hardt & Ma's. shortcut_study trains such networks; the
-functions here follow the definitions, for checks.
+The loss is L = 1/(2m) Σ‖y − ŷ‖², half of Hardt & Ma's. shortcut_study trains these networks; the functions of this
+module follow the definitions, for checks.
 """
 
 import numbers

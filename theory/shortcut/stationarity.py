@@ -38,7 +38,7 @@ def escape_from_saddle(
     The direction moves one unit: W^{1,1} = e vᵀ/√2, W^{1,2} = ∓u eᵀ/√2, u, v M's first singular pair, e = (1, 0, …).
 
     Args and errors as `hessian_at_zero`.
-    ValueError: c M = 0, where zero is not a strict saddle (for a linear network it is a global minimum).
+    ValueError: c M = 0, so that zero is not a strict saddle (for a linear network it is a global minimum).
     """
     x, y = checked_data(x, y)
     checked_counts(num_units, 2)
@@ -70,7 +70,7 @@ def order_of_stationarity(
 ) -> Stationarity:
     """Returns n − 1, and exactly that unless c M = 0 (Li et al., Theorem 1.1): L − L(0) = `leading_term`·tⁿ + o(tⁿ).
 
-    Holds also for ReLU at mid or post, where exact is False: its leading term is different.
+    Holds also for ReLU at mid or post, but exact is False: its leading term is different.
     For n = 1 the order is 0: zero is not a stationary point, the gradient in each W_r is σ′_post(0) M.
     ValueError: |σ(z)| ≤ C|z| near 0 does not hold at mid or post; data as in `moment_gap`.
     """

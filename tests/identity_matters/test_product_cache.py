@@ -1,4 +1,4 @@
-"""Products that a folder keeps: found again by what was asked for, unless they are of another matrix than before."""
+"""Products cached in a folder: found again by the request, unless they belong to another matrix."""
 
 import hashlib
 import json
@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from identity_matters.runs.kept_products import KeptProducts, digest
+from identity_matters.runs.product_cache import ProductCache, digest
 
 
 @pytest.mark.parametrize(
@@ -18,9 +18,9 @@ def test_the_first_product_is_computed_again_and_may_differ_by_rounding(tmp_path
     vectors = np.eye(3, dtype=dtype)
 
     def products(factor):
-        kept = KeptProducts(tmp_path / "kept", {"model": ["m"]}, rounding)
+        kept = ProductCache(tmp_path / "kept", {"model": ["m"]}, rounding)
         times = lambda vector: calls.append(1) or (vector + 3) * np.asarray(factor, dtype)  # noqa: E731
-        product = kept.of(times, "h", lambda: found.append(1))
+        product = kept.wrap(times, "h", lambda: found.append(1))
         return [product(vector) for vector in vectors]
 
     expected = products(1)
@@ -30,16 +30,16 @@ def test_the_first_product_is_computed_again_and_may_differ_by_rounding(tmp_path
         products(1 + 1.05 * limit)
 
 
-def test_products_of_another_problem_are_refused_and_damaged_ones_computed_again(tmp_path):
+def test_products_of_another_problem_are_rejected_and_damaged_ones_computed_again(tmp_path):
     vector, path = np.arange(3.0), tmp_path / "kept"
-    KeptProducts(path, {"model": ["m"], "examples": [vector]}).of(lambda v: 2 * v)(vector)
+    ProductCache(path, {"model": ["m"], "examples": [vector]}).wrap(lambda v: 2 * v)(vector)
     for problem, what in (({"model": ["n"]}, "model"), ({"model": ["m"]}, "examples")):
         with pytest.raises(ValueError, match=f"products of other {what}"):
-            KeptProducts(path, problem)
+            ProductCache(path, problem)
     (file,) = path.glob("*.npy")
     np.save(file, np.ones(3))
     calls = []
-    again = KeptProducts(path, {"model": ["m"], "examples": [vector]}).of(lambda v: calls.append(1) or 2 * v)
+    again = ProductCache(path, {"model": ["m"], "examples": [vector]}).wrap(lambda v: calls.append(1) or 2 * v)
     np.testing.assert_array_equal(again(vector), 2 * vector)
     assert calls == [1]
     texts = b"m\0", b"(3,) float64\n" + vector.tobytes() + b"\0"
@@ -49,4 +49,4 @@ def test_products_of_another_problem_are_refused_and_damaged_ones_computed_again
     assert file.name == f"{asked}-{result}.npy"
     (path / "problem.json").write_text("{")
     with pytest.raises(ValueError, match="is not a folder of Hessian products: remove it"):
-        KeptProducts(path, {"model": ["m"]})
+        ProductCache(path, {"model": ["m"]})

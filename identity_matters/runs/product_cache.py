@@ -1,7 +1,7 @@
-"""A folder of results of long computations, arrays that a digest of what was asked finds again.
+"""A folder of results of long computations: arrays that are found again by a digest of the request.
 
 PATH/problem.json                 digests of what all results depend on
-PATH/VECTOR-PRODUCT.npy           a result; the digests of the vector that was asked for, and of the result itself
+PATH/VECTOR-PRODUCT.npy           a result; the digests of the requested vector, and of the result itself
 """
 
 import hashlib
@@ -19,11 +19,11 @@ PROBLEM = "problem.json"
 ROUNDING = {"float32": 1e-5, "float64": 1e-12}  # of a product's norm, on other devices or threads
 
 
-class KeptProducts:
-    """A folder in which each product is as soon as it is finished, so that it is not computed again.
+class ProductCache:
+    """A folder that stores each product as soon as it is finished, so that it is not computed again.
 
-    The problem is what the products depend on besides the vector: lists of arrays and text, by what they are. Rounding
-    is that of a product, as a share of it, where that is known.
+    `problem` has everything that the products depend on besides the vector: lists of arrays and text, by name.
+    `rounding` is the relative rounding error of a product, or 0 if it is not known.
     """
 
     def __init__(self, path: str | os.PathLike, problem: dict[str, list], rounding: float = 0.0) -> None:
@@ -37,10 +37,11 @@ class KeptProducts:
             self._files = self._find()
         self._is_checked = not self._files
 
-    def of(self, mvp_fn: Callable, name: str = "", on_found: Callable = lambda: None) -> Callable:
-        """Returns mvp_fn(v [dim]) -> Hv [dim] of a named matrix, which computes no product that is in the folder.
+    def wrap(self, mvp_fn: Callable, name: str = "", on_found: Callable = lambda: None) -> Callable:
+        """Returns mvp_fn(v [dim]) -> Hv [dim] of a named matrix, which reads the products that are in the folder.
 
-        But the first, as digests say little of what a model and a loss compute: ValueError where it is another.
+        The first one is computed anyway, because digests cannot identify a model's and a loss's code. Raises
+        ValueError if it differs.
         """
 
         def product(vector: np.ndarray) -> np.ndarray:
@@ -73,9 +74,9 @@ class KeptProducts:
             self._require_same(digests.get(name) == self._problem.get(name), name)
         return dict(name.removesuffix(".npy").split("-") for name in names if name.endswith(".npy"))
 
-    def _require_same(self, is_same: bool, what: str) -> None:
-        advice = " (a data set that shuffles: reshuffle_each_iteration=False)" if what == "examples" else ""
-        require(is_same, f"{self._path} holds products of other {what}{advice}; remove it, or give another path")
+    def _require_same(self, is_same: bool, name: str) -> None:
+        advice = " (a data set that shuffles: reshuffle_each_iteration=False)" if name == "examples" else ""
+        require(is_same, f"{self._path} holds products of other {name}{advice}; remove it, or give another path")
 
     def _read(self, key: str, shape: tuple) -> np.ndarray | None:
         try:

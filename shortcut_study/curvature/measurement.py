@@ -1,7 +1,7 @@
-"""Products of an operator that a bar counts and a folder keeps, of the whole matrix or of blocks of it.
+"""Products with an operator or its diagonal blocks, counted by a progress bar and cached in a folder.
 
-A call that goes on asks for the same vectors, bit by bit, and finds their products in the folder; where an iteration
-rounds otherwise, as on another machine, the rest is computed anew.
+A resumed call asks for the same vectors, bit by bit, and finds their products in the folder. If an iteration rounds
+differently, as on another machine, the remaining products are computed anew.
 """
 
 import os
@@ -12,34 +12,34 @@ from typing import Any
 
 import numpy as np
 
-from identity_matters.runs.kept_products import KeptProducts
+from identity_matters.runs.product_cache import ProductCache
 
 LONG_SECONDS = 600  # of all products, at most, without a note
 
 
-class Watched:
-    """A context with the products of one measurement of a Hessian, which it counts in num_products.
+class MeasurementContext:
+    """Context manager: one measurement of a Hessian, whose products it counts in num_products.
 
-    A path is that of a folder that keeps each product; `what` is what the bar, if it shows progress, says it counts.
+    `path` is a folder that caches each product; `description` names the items that the progress bar counts.
     """
 
     def __init__(
-        self, operator: Any, path: str | os.PathLike | None, progress: bool, what: str = "Hessian products"
+        self, operator: Any, path: str | os.PathLike | None, progress: bool, description: str = "Hessian products"
     ) -> None:
         from tqdm import tqdm
 
         self._operator = operator
         self.num_products = 0
-        self._what = what
+        self._description = description
         # Beside the products, so that a file for a basis lies on the same disk.
         self.folder = None if path is None else os.path.dirname(os.path.abspath(path))
         self._plans: dict[str, tuple[int, bool]] = {}
-        self._kept = None if path is None else KeptProducts(path, operator.problem(), operator.rounding)
+        self._kept = None if path is None else ProductCache(path, operator.problem(), operator.rounding)
         # The total is the most that it can be until the iteration knows better: it shrinks, and the bar ends at 100 %.
         # It shows from the first product on, as compiling is no product's time.
-        self._bar = tqdm(desc=what, unit="batch", dynamic_ncols=True, disable=not progress, delay=0.01)
+        self._bar = tqdm(desc=description, unit="batch", dynamic_ncols=True, disable=not progress, delay=0.01)
 
-    def __enter__(self) -> "Watched":
+    def __enter__(self) -> "MeasurementContext":
         self._before = self._operator.on_batch
         self._operator.on_batch = self._count
         return self
@@ -77,16 +77,16 @@ class Watched:
         return product
 
     def kept(self, function: Callable, name: str, num_passes: int = 1) -> Callable:
-        """Returns a function from a vector to one of its size, kept by name; it passes over the examples as often."""
+        """Returns a function, cached by name, that passes num_passes times over the examples."""
         steps = num_passes * self._operator.num_batches
-        return function if self._kept is None else self._kept.of(function, name, lambda: self._bar.update(steps))
+        return function if self._kept is None else self._kept.wrap(function, name, lambda: self._bar.update(steps))
 
     def plan(self, name: str, num_products: int, is_final: bool = False) -> None:
         """Shows how many products a measurement takes, or losses; an upper limit unless final."""
         self._plans[name] = num_products, is_final
         totals, are_final = zip(*self._plans.values())
         self._bar.total = sum(totals) * self._operator.num_batches
-        self._bar.set_description(f"{self._what}, by batch" + ", at most" * (not all(are_final)))
+        self._bar.set_description(f"{self._description}, by batch" + ", at most" * (not all(are_final)))
 
     def _count(self) -> None:
         self._bar.update()
