@@ -34,7 +34,7 @@ from identity_matters.data.batches import ArrayBatches, Batches, StreamedBatches
 from identity_matters.errors import UserError, WorkerLost
 from identity_matters.fields import require
 from identity_matters.model import standardize
-from identity_matters.optimization import compile_model, is_among_highest, learning_rate_schedule
+from identity_matters.optimization import compile_model, in_top_k, learning_rate_schedule
 from identity_matters.runs.signals import StopRequest, deferring_sigterm
 
 PREFETCH = 2  # batches handed out to each worker before its answers are read
@@ -49,7 +49,7 @@ class Coordinator(Cluster):
         super().__init__()
         self.parameter_servers = strategy
         self.num_workers = num_workers
-        # Every worker holds the images whole, and the chief hands out plans of batches alone.
+        # Every worker holds all images or reads them by itself; the chief hands out plans of batches.
         self.has_peers = True
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
 
@@ -175,7 +175,7 @@ class AsynchronousModel:
     ) -> None:
         """Trains and evaluates as keras.Model.fit, of which it takes the arguments that a run gives.
 
-        Raises WorkerLost where a worker ended in an update, which may be in the weights twice or in part: TensorFlow
+        Raises WorkerLost if a worker ended in an update, which may be in the weights twice or in part: TensorFlow
         gives the batch to another worker.
         """
         self.stop_training = False
@@ -279,7 +279,7 @@ class AsynchronousModel:
         if hasattr(optimizer, "gradient_norm"):
             optimizer.gradient_norm.value.assign(norm)
         rate = tf.cast(learning_rate_schedule(config)(read), tf.float32)
-        momenta = optimizer.momentums or [None] * len(gradients)  # none where momentum is 0
+        momenta = optimizer.momentums or [None] * len(gradients)  # none if momentum is 0
         with tf.control_dependencies([begun]):
             applied = [
                 self._apply(variable, momentum, gradient, rate)
@@ -290,7 +290,7 @@ class AsynchronousModel:
         return {
             "loss": loss,
             "cross_entropy": cross_entropy,
-            "top1": tf.reduce_mean(is_among_highest(labels, logits, 1)),
-            "top5": tf.reduce_mean(is_among_highest(labels, logits, 5)),
+            "top1": tf.reduce_mean(in_top_k(labels, logits, 1)),
+            "top5": tf.reduce_mean(in_top_k(labels, logits, 5)),
             "staleness": tf.cast(number - read - 1, tf.float32),
         }

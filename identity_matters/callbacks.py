@@ -9,7 +9,7 @@ An epoch is the part of a run between two evaluations. In this order:
     LogBatches       points of TensorBoard between evaluations
     SaveCheckpoint   checkpoints, and the end of the run after SIGTERM
     …                the user's
-    EndRun           ends fit at the last step, or where a callback has set `self.model.stop_training`
+    EndRun           ends fit at the last step, or after a callback has set `self.model.stop_training`
 
 In all of them `self.model` is the network, from standardised images to logits, compiled with the run's optimiser, loss
 and metrics. The model that fit trains looks up the images of a batch first, and holds the data set.
@@ -274,7 +274,7 @@ class LogRow(keras.callbacks.Callback):
 class LogBatches(keras.callbacks.Callback):
     """Writes means over the last log_every steps to TensorBoard, after the call of the compiled program that ends them.
 
-    The gradient norm is that of the last step, before clipping, where the optimiser records it. A run begins with a
+    The gradient norm is that of the last step, before clipping, if the optimiser records it. A run begins with a
     picture of its first input images, after augmentation.
     """
 
@@ -379,12 +379,12 @@ class SaveCheckpoint(keras.callbacks.Callback):
         self._run.save(self._state)
 
     def _leave(self) -> None:
-        self._run.cluster.barrier()  # the chief once it has saved: where it could not, it is lost
+        self._run.cluster.barrier()  # the chief comes after it has saved; if it could not save, it is lost
         raise Preempted(self._state.step)
 
 
 class EndRun(keras.callbacks.Callback):
-    """Ends fit at the last step, or where a callback has set stop_training of the network."""
+    """Ends fit at the last step, or after a callback has set stop_training of the network."""
 
     def __init__(self, state: TrainingState, network: keras.Model, model: Any) -> None:
         super().__init__()

@@ -35,14 +35,14 @@ from identity_matters.runs.signals import StopRequest
 
 RENDEZVOUS_TIMEOUT = 600  # seconds of waiting for the other workers: containers may still be on their way
 JOIN_TIMEOUT = 30  # seconds in which the chief then lets a worker join; it answers no signal meanwhile
-NOTICE_AFTER = 5  # seconds of waiting before a line says what is missing
+NOTICE_AFTER = 5  # seconds of waiting before a message names what is missing
 
 
 class Cluster:
     """The processes that train one network together, seen from one of them, whose number is `rank`.
 
     Attributes:
-      strategy: tf.distribute.Strategy. None on a single device of a process that is alone, and without TensorFlow.
+      strategy: tf.distribute.Strategy. None for one process on one device, and without TensorFlow.
       distribution: keras.distribution.DataParallel. JAX's counterpart, for the devices of one process.
       num_replicas: How many devices all processes have together.
       has_peers: Whether another process can be lost.
@@ -60,7 +60,7 @@ class Cluster:
         self.has_peers = num_processes > 1
 
     def rows(self, batch_size: int) -> slice:
-        """Returns this process's rows of every batch; raises UserError where all devices together do not divide it."""
+        """Returns this process's rows of every batch; raises UserError if the number of devices does not divide it."""
         if batch_size % self.num_replicas:
             below = batch_size - batch_size % self.num_replicas
             nearest = " and ".join(str(size) for size in (below, below + self.num_replicas) if size)
@@ -83,7 +83,7 @@ class Cluster:
     def chief_first(self, is_ordered: bool) -> Iterator[None]:
         """Context manager: if the chief's is_ordered is true, the others enter once it is through, as for a download.
 
-        Raises WorkerLost on the others where the chief failed in it.
+        Raises WorkerLost on the others if the chief failed in it.
         """
         is_ordered = bool(self.broadcast([is_ordered])[0])
         if is_ordered and not self.is_chief:
@@ -179,10 +179,10 @@ class Cluster:
         return bytes(self.broadcast(values if self.is_chief else np.zeros(length)).astype(np.uint8)).decode()
 
     def barrier(self) -> None:
-        """Returns when all processes have come here; raises WorkerLost where one of them ended before."""
+        """Returns when all processes have come here; raises WorkerLost if one of them ended before."""
         self.all_reduce([0.0])
         with contextlib.suppress(WorkerLost):
-            self.all_reduce([0.0])  # until the others have heard it: a sum fails where one has left
+            self.all_reduce([0.0])  # until the others have it: a sum fails if one process has left
 
     def translate_error(self, error: Exception) -> Exception | None:
         """Returns WorkerLost for an error by which TensorFlow says that a worker is gone, None for any other error.
@@ -258,9 +258,9 @@ def from_environment() -> Cluster:
 
 
 def await_listeners(addresses: list[str], who: str) -> None:
-    """Waits until somebody listens on each address, host:port; prints a line as `who` if that takes long.
+    """Waits until somebody listens on each address, host:port; prints a message as `who` if that takes long.
 
-    Raises WorkerLost where an address is silent for RENDEZVOUS_TIMEOUT seconds.
+    Raises WorkerLost if an address is silent for RENDEZVOUS_TIMEOUT seconds.
     """
     began = time.monotonic()
     has_said = False
@@ -280,7 +280,7 @@ def await_listeners(addresses: list[str], who: str) -> None:
 def bypass_proxy(addresses: list[str]) -> None:
     """Keeps gRPC from asking a proxy for the addresses of a cluster, before TensorFlow makes its first channel.
 
-    It takes http_proxy and https_proxy for every address, 127.0.0.1 too, and no_proxy only where there is no
+    It takes http_proxy and https_proxy for every address, 127.0.0.1 too, and no_proxy only without
     no_grpc_proxy, which nothing but gRPC reads.
     """
     given = os.environ.get("no_grpc_proxy") or os.environ.get("no_proxy", "")
@@ -343,7 +343,7 @@ def parse_tf_config(tf_config: str, task_types: tuple[str, ...]) -> tuple[dict[s
 
 
 def listener_on(address: str, task: str) -> socket.socket:
-    """Returns a socket that listens on the port of the address; raises UserError where the port is taken."""
+    """Returns a socket that listens on the port of the address; raises UserError if the port is taken."""
     dual = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if dual else socket.AF_INET
     try:

@@ -23,7 +23,7 @@ class ModelConfig:
         where the network is built, must the strides divide it.
       num_classes: Number of logits. Set from the data set by a launcher.
       network: Architecture: all_conv_resnet is the paper's; the others are networks that one of the papers compares
-        with (identity_matters.comparators). Of the fields below they use only weight_decay and mixed_precision.
+        with (identity_matters.comparators). They use only the fields weight_decay and mixed_precision.
       stem_width: Output channels of the first convolution.
       stem_kernel_size: Kernel size of the first convolution, in pixels.
       stem_stride: Stride of the first convolution.
@@ -108,7 +108,7 @@ class DataConfig:
       test_split: Name of the split to evaluate on, of a dataset or of images (empty: test, or what the dataset has).
       download: Let TFDS download and prepare a data set that is not under data_dir.
       image_size: Resize every image to this many pixels a side (0: as in the data set).
-      num_classes: Number of classes of npz, needed where the training labels lack the last ones (0: their largest + 1).
+      num_classes: Number of classes of npz, needed if the training labels lack the last ones (0: their largest + 1).
       train_examples: Train on the first N training examples (0: all).
       validation_examples: Hold out the last N training examples and evaluate on them in place of the test examples, to
         choose settings by (0: evaluate on the test examples).
@@ -174,7 +174,7 @@ class TrainConfig:
         between drops.
       decay_factor: Factor by which the learning rate is multiplied at each drop.
       warmup_steps: Increase the learning rate linearly over the first N steps (0: off).
-      clip_norm: Scale gradients down to this global norm where theirs is larger (0: off).
+      clip_norm: Scale gradients down to this global norm if theirs is larger (0: off).
       init_from: Start with the weights of another network, for all variables whose name and shape agree: the directory
         of a run, a model.keras, or the name of a network that ships with the package (empty: random weights).
       fresh: With init_from: layers whose names begin with one of these prefixes keep their own initial weights, e.g.
@@ -186,7 +186,7 @@ class TrainConfig:
       log_every: Write loss, errors, learning rate, gradient norm and speed to TensorBoard every N steps, or after each
         call of the compiled program if that makes more.
       jit_compile: Compile with XLA. auto: on with JAX, off with TensorFlow; on is refused with TensorFlow, because
-        Keras does not use XLA where runs are deterministic, and XLA is slower on a CPU.
+        Keras does not use XLA in deterministic runs, and XLA is slower on a CPU.
       steps_per_execution: Training steps per call of the compiled program; more of them save overhead on an
         accelerator.
       strategy: How several workers train. synchronous: each batch is shared among all of them; parameter_server: each

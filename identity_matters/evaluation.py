@@ -21,7 +21,7 @@ from identity_matters.data.source import check_data_is_unchanged, note_data_loca
 from identity_matters.errors import UserError, note
 from identity_matters.export import export
 from identity_matters.fields import coerce, require
-from identity_matters.optimization import is_among_highest
+from identity_matters.optimization import in_top_k
 from identity_matters.runs.record import Record, read_record
 
 __all__ = ["Classifier", "evaluate", "export", "load_classifier"]
@@ -106,8 +106,8 @@ def _num_right(
         for images, labels in _first_examples(batches, max_examples):
             _check_batch(images, labels, model.image_shape, model.num_classes)
             logits = keras.ops.convert_to_tensor(model.logits(images))
-            top1 += int(keras.ops.sum(is_among_highest(labels, logits, 1)))
-            top5 += int(keras.ops.sum(is_among_highest(labels, logits, 5)))
+            top1 += int(keras.ops.sum(in_top_k(labels, logits, 1)))
+            top5 += int(keras.ops.sum(in_top_k(labels, logits, 5)))
             num_examples += len(labels)
             bar.update(len(labels))
         bar.total = num_examples

@@ -25,7 +25,7 @@ from identity_matters.gradient_norm import GradientNormOptimizer
 # Jordan et al. 2024: p(s) = a s + b s³ + c s⁵ has p′(0) as large as it can be while p∘…∘p stays within 0.7 … 1.2.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
-# Steps on one Gram matrix. Its smallest eigenvalues are rounding, perhaps below 0, and on the Gram matrix alone a step
+# Steps on one Gram matrix. Its smallest eigenvalues are rounding, perhaps below 0, and a step on the Gram matrix
 # multiplies them by 3.44²: after 8 steps in float32, and 5 in TF32, in which GPUs multiply, they spoil the result.
 STEPS_PER_GRAM = 3
 
@@ -40,7 +40,7 @@ def orthogonalize(matrices: Any, num_steps: int = 5) -> Any:
 
     Returns:
       Tensor [..., m, n] of float64 or float32 as the given matrices, of float32 if those are of half precision;
-      independent of their scale, zeros where one is zero.
+      independent of their scale, zeros for a zero matrix.
     """
     dtype = keras.backend.standardize_dtype(matrices.dtype)
     if dtype in ("float16", "bfloat16"):  # of 11 and 8 bits, in which the iteration would be mostly rounding
@@ -108,7 +108,7 @@ class Muon(_base()):
         name: str = "muon",
         **options: Any,
     ) -> None:
-        # The limits of the flags; they are met here too where a file or a user makes the optimiser.
+        # The limits of the flags; they hold here too if a file or a user makes the optimiser.
         TrainConfig(momentum=momentum, newton_schulz_steps=newton_schulz_steps)
         super().__init__(learning_rate=learning_rate, name=name, **options)
         self.momentum = momentum

@@ -22,7 +22,7 @@ from identity_matters.convolution_norm import conv_norm
 from identity_matters.convolutions import forward_flops
 from identity_matters.errors import UserError, note
 from identity_matters.fields import require
-from identity_matters.optimization import is_among_highest
+from identity_matters.optimization import in_top_k
 from identity_matters.runs.tables import read_rows, write_metrics
 
 BATCH_SIZE = 100
@@ -39,7 +39,7 @@ class Block(NamedTuple):
       name: str, such as stage2_block1.
       path: The layers and operations of the branch, in their order.
       branch: keras.Model from the input [n, h, w, c] to a list: b(x) [n, h', w', c'], then what each ReLU in it gives.
-      stream: keras.Model from the input to s(x) [n, h', w', c'], or None where that is x.
+      stream: keras.Model from the input to s(x) [n, h', w', c'], or None if that is x.
       whole: keras.Model from the input to s(x) + b(x).
       rest: keras.Model from s(x) + b(x) to logits, through all later blocks.
     """
@@ -95,7 +95,7 @@ def split(network: keras.Model) -> list[Block]:
 
 
 def _stream_and_branch(add: keras.Layer, start: keras.KerasTensor) -> tuple[keras.KerasTensor, keras.KerasTensor, set]:
-    """Returns what an Add layer adds, and the operations that lead to the branch alone."""
+    """Returns what an Add layer adds, and the operations that lead only to the branch."""
     if len(add.input) != 2:
         raise UserError(
             f"the layer {add.name} adds {len(add.input)} tensors; a residual block adds two, stream and branch"
@@ -119,7 +119,7 @@ def _is_relu(layer: Any) -> bool:
 def _operations(tensor: keras.KerasTensor, start: keras.KerasTensor) -> set:
     """Returns the layers and operations that lead from start to a tensor of a functional model.
 
-    Raises UserError where the tensor depends on what comes before start too.
+    Raises UserError if the tensor also depends on what comes before start.
     """
     operations = set()
     to_do = [tensor]
@@ -207,13 +207,13 @@ class Measurement:
     def row(self, number: int) -> dict[str, Any]:
         """Returns the row of the block of this number, from 0.
 
-        A line says how many images have a stream of zeros, as blank ones, and are left out of ratio and cosine.
+        Images whose stream is zero, as for blank ones, are left out of ratio and cosine; a note counts them.
 
         The columns: block; ratio, with its quartiles ratio_low and ratio_high, the median over images of ‖b(x)‖/‖s(x)‖;
         cosine, the median of that of the angle between b(x) and s(x); active, the share of hidden values above 0; dead,
         the share of hidden channels that are 0 on all images; norm_1, norm_2, … of the convolutions, and their product,
-        lipschitz; error_without, the error where b(x) is left out, and error_swapped, where the block and the next one
-        change places (NaN where one changes the shape, or without ablate).
+        lipschitz; error_without, the error without b(x); error_swapped, the error if the block and the next one change
+        places (NaN if one changes the shape, or without ablate).
 
         Raises:
           UserError: as `path_norms`.
@@ -251,9 +251,9 @@ def _batches(images: np.ndarray) -> Batches:
 
 
 def _through(block: Block, batches: Batches, say: Callable[[str], None]) -> tuple[Batches, Batches, dict[str, float]]:
-    """Returns the block's outputs, its streams, and the columns of a row that images alone give.
+    """Returns the block's outputs, its streams, and the columns of a row that need no weights.
 
-    A line is said of images whose stream is 0.
+    A note counts the images whose stream is 0.
     """
     outputs = []
     streams = []
@@ -374,7 +374,7 @@ def _error(batches: Batches, labels: np.ndarray, models: Sequence[keras.Model]) 
 
 
 def _num_wrong(labels: np.ndarray, logits: np.ndarray) -> int:
-    return len(labels) - int(ops.sum(is_among_highest(labels, logits, 1)))
+    return len(labels) - int(ops.sum(in_top_k(labels, logits, 1)))
 
 
 def _sizes(stream: np.ndarray, branch: np.ndarray) -> dict[str, np.ndarray]:

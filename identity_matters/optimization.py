@@ -66,7 +66,7 @@ class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
 
 
 def learning_rate(optimizer: keras.optimizers.Optimizer, update: int) -> float:
-    """Returns an optimiser's learning rate of update 0, 1, …, or the present one where no schedule sets it."""
+    """Returns an optimiser's learning rate of update 0, 1, …, or the present one without a schedule."""
     rate = optimizer.get_config()["learning_rate"]
     if not isinstance(rate, dict):
         return float(rate)
@@ -144,10 +144,10 @@ def _metrics() -> list[keras.metrics.Metric]:
 
 @keras.saving.register_keras_serializable("identity_matters")
 class InTopK(keras.metrics.MeanMetricWrapper):
-    """The share of examples whose label is among the `count` highest logits, as `is_among_highest` counts ties."""
+    """The share of examples whose label is among the `count` highest logits, as `in_top_k` counts ties."""
 
     def __init__(self, name: str, count: int) -> None:
-        super().__init__(is_among_highest, name=name, count=count)
+        super().__init__(in_top_k, name=name, count=count)
         self._direction = "up"  # by which EarlyStopping and ModelCheckpoint know what is better
         self._count = count
 
@@ -161,7 +161,7 @@ class InTopK(keras.metrics.MeanMetricWrapper):
         return cls(config["name"], config["count"])
 
 
-def is_among_highest(labels: Any, logits: Any, count: int) -> Any:
+def in_top_k(labels: Any, logits: Any, count: int) -> Any:
     """Returns whether each label's logit is one of the `count` highest, as 1 or 0; ties and NaN count against it.
 
     Keras's top-k counts every tie as right, so that a network with dead outputs, whose logits are all equal, has error

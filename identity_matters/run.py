@@ -31,7 +31,7 @@ class Run:
     Attributes:
       directory: The run directory; None on workers other than the chief, which write nothing.
       checkpoints: Its folder of checkpoints; "" on workers other than the chief.
-      final_row: The last row of metrics.csv of a run that is done; None where something is left to do.
+      final_row: The last row of metrics.csv of a run that is done; None if something is left to do.
       log: metrics.csv and TensorBoard, once the run is restored.
     """
 
@@ -177,11 +177,11 @@ class Run:
         self.log.close()
         rows = self.log.rows
         if self.directory:
-            exported = networks.build(self.config.model, self.config.seed)  # of variables of this process alone
+            exported = networks.build(self.config.model, self.config.seed)  # its variables lie in this process only
             exported.set_weights(network.get_weights())
             write_results(self.config, exported, rows, self.directory)
             self.directory.set_status("done")
         elif rows:
             print(f"worker {self.cluster.rank} is done: {describe(rows[-1], self.config)}", flush=True)
-        self.cluster.barrier()  # where the chief has not written everything, the job is not done
+        self.cluster.barrier()  # if the chief could not write everything, the job is not done
         return rows[-1] if self.directory else {}

@@ -82,7 +82,7 @@ def train(
 
     Args:
       config: Its model's image_shape and num_classes are taken from the data.
-      run_dir: The directory of this run alone.
+      run_dir: A directory for this run only.
       data: (x_train, y_train, x_test, y_test), as identity_matters.data.arrays takes them, or (train, test): batches
         (images, labels) of a tf.data.Dataset, a PyDataset or another iterable.
       init_from: In place of the config's: a network with whose weights the run starts.
@@ -134,7 +134,7 @@ def train(
 def join(config: TrainConfig) -> Cluster | None:
     """Returns the workers, once all of them are there; None on a parameter server or its worker, whose chief is gone.
 
-    Raises UserError where config is not a TrainConfig, TF_CONFIG cannot be used, or Keras has unusual settings.
+    Raises UserError if config is not a TrainConfig, TF_CONFIG cannot be used, or Keras has unusual settings.
     """
     if not isinstance(config, TrainConfig):
         raise UserError(f"config must be a TrainConfig, e.g. training.PRESETS['mnist'], got {truncated_repr(config)}")
@@ -181,7 +181,7 @@ def check_intervals(config: TrainConfig) -> None:
 def fitted_to(source: Source, config: TrainConfig, is_given: bool = False) -> TrainConfig:
     """Returns the config with the images and classes of a source, by whose name data that were given are called.
 
-    Raises UserError where the strides of the network do not divide the images; there is no run directory yet.
+    Raises UserError if the strides of the network do not divide the images; there is no run directory yet.
     """
     model = dataclasses.replace(config.model, image_shape=source.image_shape, num_classes=source.num_classes)
     check_image_shape(model)
@@ -294,5 +294,5 @@ def fit(
 
 
 def is_at_end(state: TrainingState, network: keras.Model) -> bool:
-    """Returns whether no update is left: after the last step, or where a callback has ended the run."""
+    """Returns whether no update is left: after the last step, or after a callback has ended the run."""
     return state.is_end or state.step >= state.num_steps or (network.stop_training and state.step > 0)

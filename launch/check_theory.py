@@ -84,7 +84,7 @@ def main(config: CheckConfig, run_dir: str | None = None) -> int:
 
     def report(_: object, rows: list[dict]) -> Report:
         if config.draw:
-            return Report("\n".join(os.path.join(str(run_dir), f"{name}.png") for name in data), names_files=False)
+            return Report("\n".join(os.path.join(str(run_dir), f"{name}.png") for name in data), print_run_dir=False)
         checks = [check for check in _checks(rows) if check.claim in ids]
         failed = [check.claim for check in checks if not check.holds]
         return Report(
@@ -96,7 +96,7 @@ def main(config: CheckConfig, run_dir: str | None = None) -> int:
 
     jobs = [Job({"claim": claim_id}, functools.partial(_row, claim_id, config), claim_id, 1) for claim_id in ids]
     experiment = Experiment(
-        "check_theory", {"results.csv": jobs}, figures, report, line, figure_data=data, computes_again=True
+        "check_theory", {"results.csv": jobs}, figures, report, line, figure_data=data, rerun_when_done=True
     )
     return run(experiment, config, run_dir)
 

@@ -37,7 +37,7 @@ class Report(NamedTuple):
       files: The texts to write into the run directory, by the names of their files.
       details: What config.json says beside the status "done".
       failed: Whether a check failed: then the status is "failed" and the exit code 1.
-      names_files: Whether the run directory is printed after the text.
+      print_run_dir: Whether the run directory is printed after the text.
     """
 
     text: str = ""
@@ -45,7 +45,7 @@ class Report(NamedTuple):
     files: Mapping[str, str] = {}
     details: Mapping[str, Any] = {}
     failed: bool = False
-    names_files: bool = True
+    print_run_dir: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,16 +57,16 @@ class Experiment:
       tables: The jobs of each table, by the name of its file, in the order in which they are computed. The run begins
         when a job says how far it is, or is done; a job that writes files of its own calls progress(0) before.
       figures: Takes the run directory, whose tables are there; returns the figures by their names.
-      report: Takes the locked run directory, or None where there is none, and the rows of each of the tables. The
+      report: Takes the locked run directory, or None without one, and the rows of each of the tables. The
         seconds of the directory's record are those of the last call that computed something; None: not known.
       line: Takes a job and its rows; returns what is printed once these are there, "" for nothing.
       figure_data: The functions that compute the rows of further tables, NAME.csv, which only figures read. Without a
         run directory they are not called.
-      data_digest: Digest of the data, or a line that tells them from others: data may be moved, but not changed.
+      data_digest: Digest of the data, or a text that tells them from others: data may be moved, but not changed.
       details: What config.json says beside the status, from the first job on.
-      check: Takes the run directory before it is made or locked; raises UserError where it cannot begin or continue.
-      computes_again: Whether a finished run is computed again, because the code that it checks may have changed.
-      shows_bar: Whether the progress bar is also shown where stderr is no terminal.
+      check: Takes the run directory before it is made or locked; raises UserError if it cannot begin or continue.
+      rerun_when_done: Whether a finished run is computed again, because the code that it checks may have changed.
+      always_show_progress: Whether the progress bar is also shown if stderr is no terminal.
     """
 
     name: str
@@ -78,8 +78,8 @@ class Experiment:
     data_digest: str = ""
     details: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     check: Callable[[RunDirectory], Any] = lambda directory: None
-    computes_again: bool = False
-    shows_bar: bool = False
+    rerun_when_done: bool = False
+    always_show_progress: bool = False
 
 
 def run(experiment: Experiment, config: Any, run_dir: str | None) -> int:
@@ -101,7 +101,7 @@ def run(experiment: Experiment, config: Any, run_dir: str | None) -> int:
             for name, text in report.files.items():
                 write_text(opened.file(name), text)
             opened.set_status("failed" if report.failed else "done", **{**experiment.details, **report.details})
-    files = f"files: {run_dir}" if opened and report.names_files else ""
+    files = f"files: {run_dir}" if opened and report.print_run_dir else ""
     for text in filter(None, (report.text, files, report.verdict)):
         print(text)
     return EXIT_ERROR if report.failed else 0
@@ -115,7 +115,7 @@ def _report(experiment: Experiment, directory: RunDirectory | None) -> Report:
     if directory:
         for name, compute in experiment.figure_data.items():
             jobs[f"{name}.csv"] = [Job({}, lambda _, compute=compute: compute(), name)]
-        if experiment.computes_again and directory.status != "running":
+        if experiment.rerun_when_done and directory.status != "running":
             for name in jobs:
                 remove(directory.file(name))
     tables = {name: JobTable(directory and directory.file(name)) for name in jobs}
@@ -125,7 +125,7 @@ def _report(experiment: Experiment, directory: RunDirectory | None) -> Report:
     is_whole = all([bool(tables[name].find(job)) for name, job in named])
     if directory and is_whole and directory.status == "done":
         print(f"{directory.path} is already finished; its results:")
-    disable = False if experiment.shows_bar else None  # None: where stderr is no terminal
+    disable = False if experiment.always_show_progress else None  # None: hidden if stderr is no terminal
     with tqdm(total=len(named) + 1, bar_format=_BAR, dynamic_ncols=True, disable=disable) as bar:
 
         @functools.cache

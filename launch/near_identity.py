@@ -13,7 +13,7 @@ long all will take. A block adds the output b of its branch to its input x. Prin
     above 0      share of the branch's hidden values that its ReLU lets through
     dead         share of the branch's hidden channels that are 0 on all images
     error        test error without this branch
-    exchanged    test error where the block and the next one change places (–: their shapes differ)
+    exchanged    test error if the block and the next one change places (–: their shapes differ)
 
 Then prints how many blocks can be removed together, smallest branch first, before the error grows by a
 percentage point. Writes results.csv, removed.csv and blocks.png. The same command continues an
@@ -115,7 +115,7 @@ def _duration(seconds: float) -> str:
 
 
 def removable(removed: list[dict]) -> str:
-    """Returns a line: how many blocks can be removed before the error grows by MAX_RISE, from removed.csv."""
+    """Returns in words how many blocks can be removed before the error grows by MAX_RISE, from removed.csv."""
     limit = removed[0]["error"] + MAX_RISE
     last = [*itertools.takewhile(lambda row: row["error"] <= limit, removed)][-1]
     count = last["num_removed"]

@@ -67,7 +67,7 @@ def main(config: StudyConfig, run_dir: str) -> int:
         report_of,
         data_digest=examples_summary(arrays.images, arrays.labels),
         details={"num_examples": len(data.x)},
-        shows_bar=True,
+        always_show_progress=True,
         figure_data={EIGENVALUES: lambda: eigenvalue_rows(config, data)} if config.figure in ("5", "all") else {},
     )
     return run(experiment, config, run_dir)
@@ -96,7 +96,7 @@ def smoke_size(run_dir: str) -> list[str]:
 
 
 def config_of(run_dir: str) -> StudyConfig:
-    """Returns the config of a study; the default where there is no config.json."""
+    """Returns the config of a study; the default without a config.json."""
     record = read_record(run_dir)
     return record.config_as(StudyConfig()) if record else StudyConfig()
 

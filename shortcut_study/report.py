@@ -117,7 +117,7 @@ class Session(NamedTuple):
     Attributes:
       name: str.
       hparams: Of the network, and the learning rate.
-      metrics: Means over the seeds; the losses are NaN where one diverged.
+      metrics: Means over the seeds; the losses are NaN if one diverged.
       epoch: Of the metrics.
     """
 

@@ -51,8 +51,8 @@ def load_newest(directory: str, use: Callable[[dict[str, np.ndarray]], None]) ->
 
     One that is damaged, or for which `use` raises an error, is skipped with a warning.
 
-    Raises Unreadable where the disk or the memory does not let a file be read now, which says nothing of what it holds;
-    UserError where this user may not read it.
+    Raises Unreadable if the disk or the memory does not let a file be read now, though it may be intact; UserError if
+    this user may not read it.
     """
     for step, path in reversed(list_checkpoints(directory)):
         try:
@@ -68,7 +68,7 @@ def load_newest(directory: str, use: Callable[[dict[str, np.ndarray]], None]) ->
 
 
 def find(directory: str, step: int) -> str:
-    """Returns the path of the checkpoint of a step; raises UserError where there is none, or none any more."""
+    """Returns the path of the checkpoint of a step; raises UserError if there is none, or none any more."""
     paths = dict(list_checkpoints(directory))
     if step not in paths:
         there = ", ".join(map(str, paths)) or "none"
@@ -77,7 +77,7 @@ def find(directory: str, step: int) -> str:
 
 
 def load_weights(path: str, step: int, network: keras.Model) -> None:
-    """Gives a network the weights of a step's checkpoint; raises UserError where it is damaged or of another one."""
+    """Gives a network the weights of a step's checkpoint; raises UserError if it is damaged or of another step."""
     try:
         arrays = _read(path, step)
         for variable in network.variables:
@@ -87,7 +87,7 @@ def load_weights(path: str, step: int, network: keras.Model) -> None:
 
 
 def _read(path: str, step: int) -> dict[str, np.ndarray]:
-    """Returns the arrays of the checkpoint of a step; raises an error of almost any type where it is damaged."""
+    """Returns the arrays of the checkpoint of a step; raises an error of almost any type if it is damaged."""
     with open_file(path) as file, np.load(file, allow_pickle=False) as stored:
         arrays = dict(stored)
     stored_step = int(arrays["step"])
@@ -140,7 +140,7 @@ class TrainingState:
         self._means = means
 
     def means(self) -> dict[str, float]:
-        """Returns the means of the training figures since the last row; {} where no step was done since."""
+        """Returns the means of the training figures since the last row; {} if no step was done since."""
         count = self._count()
         return {name: total / count for name, total in self.sums().items()} if count else {}
 
@@ -175,7 +175,7 @@ class TrainingState:
         return {name: np.int64(value) for name, value in counts.items()} | sums | self.weights()
 
     def assign(self, arrays: dict[str, np.ndarray]) -> None:
-        """Takes the state that another one's `arrays` holds; raises KeyError or ValueError where it does not fit."""
+        """Takes the state that another one's `arrays` holds; raises KeyError or ValueError if it does not fit."""
         step = int(arrays["step"])
         if step > self.num_steps:
             raise ValueError(f"it is at step {step} of {self.num_steps}")
@@ -193,7 +193,7 @@ class TrainingState:
     def restore(self, directory: str) -> None:
         """Takes the state from the newest checkpoint that is intact, if there is a file.
 
-        Raises UserError where none can be used: beginning again would cost what the run has done; Unreadable as
+        Raises UserError if none can be used: beginning again would cost what the run has done; Unreadable as
         `load_newest`.
         """
         is_restored = load_newest(directory, self.assign)

@@ -41,7 +41,7 @@ class RunDirectory:
       lock_timeout: Seconds to wait for another process that has the lock: the file system may take time to notice that
         it died with its machine.
 
-    Raises UserError, also by `with directory:`, where the directory holds a run of another kind or config (the message
+    Raises UserError, also by `with directory:`, if the directory holds a run of another kind or config (the message
     lists what differs) or on other data, or other files than a run's, or cannot be written.
     """
 
@@ -82,7 +82,7 @@ class RunDirectory:
     def file(self, *names: str) -> str:
         """Returns the path of a file or a folder in the directory.
 
-        Raises UserError where a link to a folder is on the way: nothing of a run is written or deleted through one.
+        Raises UserError if a link to a folder is on the way: nothing of a run is written or deleted through one.
         """
         path = self.path
         for name in itertools.chain(*(name.split(os.sep) for name in names)):
@@ -133,7 +133,7 @@ class RunDirectory:
                     remove(os.path.join(folder, name))
 
     def _read(self) -> None:
-        """Reads config.json, which must be of this config; makes a new record where the directory is empty."""
+        """Reads config.json, which must be of this config; makes a new record if the directory is empty."""
         earlier = read_own(self.path)
         self.is_begun = earlier is not None
         command = shlex.join([os.path.basename(sys.executable), *sys.orig_argv[1:]])
@@ -152,7 +152,7 @@ class RunDirectory:
             self.record.status = "running"
 
     def _require_same(self, earlier: Record, config: dict, longer: tuple[str, ...]) -> None:
-        """Raises UserError where a record is of another kind of run, of another config, or of other data."""
+        """Raises UserError if a record is of another kind of run, of another config, or of other data."""
         if earlier.kind != self._kind:
             raise UserError(
                 f"{self.path} holds a run of launch.{earlier.kind}, not of launch.{self._kind}; choose another"
@@ -177,9 +177,9 @@ class RunDirectory:
 
 
 def read_own(path: str) -> Record | None:
-    """Returns the record of a run directory, None where it is new.
+    """Returns the record of a run directory, None if it is new.
 
-    Raises UserError where it is not a run's and holds files, which a run would mix with its own.
+    Raises UserError if it is not a run's and holds files, which a run would mix with its own.
     """
     names = sorted(os.listdir(path)) if os.path.isdir(path) else []
     foreign = [name for name in names if not name.startswith(".") and name not in _WRITTEN_BEFORE]
@@ -195,7 +195,7 @@ def as_json(config: Any) -> dict:
 
 
 def _without_unread_dataset(values: dict) -> dict:
-    """Returns the values of a config, in which no data set is named where a folder or a file has the data."""
+    """Returns the values of a config, without the name of a data set if a folder or a file has the data."""
     result = {}
     for name, value in values.items():
         result[name] = _without_unread_dataset(value) if isinstance(value, dict) else value

@@ -52,8 +52,8 @@ def kernel_norms(network: keras.Model) -> dict[str, float]:
 
 
 def describe(row: dict[str, float], config: TrainConfig) -> str:
-    """Returns a row of metrics.csv of a run of this config as one line for the terminal."""
-    rate = row["images_per_second"]  # NaN where nothing was timed: a run that goes on with an evaluation
+    """Returns a row of metrics.csv of a run of this config as text for the terminal."""
+    rate = row["images_per_second"]  # NaN if nothing was timed: a run that resumes with an evaluation
     return (
         f"step {row['step']:>6}  loss {row['loss']:.4f}  train error {row['train_top1_error']:.2%}  "
         f"{evaluated_split(vars(config.data))} error {row['test_top1_error']:.2%}"
@@ -102,7 +102,7 @@ class MetricsLog:
         # Not "figures": TensorBoard unfolds the first two groups of the alphabet, which are to be batches and error.
         self._writer.add_image("pictures/convergence", figure, row["step"], dataformats="HWC")
         self._writer.flush()
-        write_metrics(self._path, self.rows)  # last: where the row is, the evaluation is not made again
+        write_metrics(self._path, self.rows)  # last: once the row is there, the evaluation is not repeated
 
     def add_batches(self, step: int, values: dict[str, float]) -> None:
         """Writes numbers of the batches up to a step to TensorBoard, group batches."""
@@ -148,7 +148,7 @@ def session(values: dict) -> tuple[Any, Any]:
     """Returns the summaries that open and that close a line of the HParams page.
 
     There is none that lists metrics: TensorBoard takes the first list that it finds for all runs, and without any
-    every scalar of every line is a metric. Of a config's values lists become text, and what is empty is left out.
+    every scalar of every line is a metric. Lists in a config become text, and empty values are left out.
     """
     plain = {
         name: ",".join(map(str, value)) if isinstance(value, list | tuple) else value

@@ -38,7 +38,7 @@ class Record:
       status: One of STATUSES.
       data, data_digest: A summary of the data, and a digest of them: data may be moved, but not changed.
       init_digest: The digest of the weights of `init_from`; weights_digest: of the network that was measured.
-      class_names: The names of the classes, where the data have them.
+      class_names: The names of the classes, if the data have them.
       versions: Those of the machine, Python and the packages in the first call.
       event_files: The TensorBoard files of a study.
       num_examples, num_weights, seconds: The size of what was measured, and the time of the last call that did so.
@@ -68,7 +68,7 @@ class Record:
         write_text(os.path.join(run_dir, "config.json"), json.dumps(values, indent=2) + "\n")
 
     def config_as(self, default: Any) -> Any:
-        """Returns the config on top of a default; raises UserError where it is damaged or another version's."""
+        """Returns the config on top of a default; raises UserError if it is damaged or another version's."""
         return from_json(default, self.config)
 
     @property
@@ -90,7 +90,7 @@ class Record:
 
 
 def read_record(run_dir: str) -> Record | None:
-    """Returns what a run directory's config.json says; None where there is none.
+    """Returns what a run directory's config.json says; None if there is none.
 
     Raises:
       UserError: the file is damaged, or no file, or the path is none of this machine.
@@ -106,7 +106,7 @@ def read_record(run_dir: str) -> Record | None:
 
 
 def parse_record(contents: Any) -> Record:
-    """Returns the record that the contents of a config.json make; raises UserError where they are none."""
+    """Returns the record that the contents of a config.json make; raises UserError if they are none."""
     require(isinstance(contents, dict) and isinstance(contents.get("config"), dict), "it holds no config")
     for name, known in (("kind", RUN_TYPES), ("status", STATUSES)):
         value = contents.get(name)

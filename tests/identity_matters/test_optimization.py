@@ -14,7 +14,7 @@ from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.evaluation import evaluate
 from identity_matters.model import all_conv_resnet
 from identity_matters.muon import orthogonalize
-from identity_matters.optimization import compile_model, is_among_highest
+from identity_matters.optimization import compile_model, in_top_k
 
 RNG = np.random.default_rng(0)
 
@@ -28,7 +28,7 @@ def test_ties_and_nan_count_against_the_label(num_classes, count):
     pairs = zip(labels, logits)
     expected = [sum(not other < row[label] for other in np.delete(row, label)) < count for label, row in pairs]
     for shape in ((200,), (200, 1)):
-        for function in (is_among_highest, tf.function(is_among_highest)):  # whose graph TensorFlow rewrites
+        for function in (in_top_k, tf.function(in_top_k)):  # whose graph TensorFlow rewrites
             found = function(labels.reshape(shape), keras.ops.convert_to_tensor(logits), count)
             np.testing.assert_array_equal(keras.ops.convert_to_numpy(found), expected)
 

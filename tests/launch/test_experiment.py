@@ -167,9 +167,9 @@ def test_a_check_that_fails_is_exit_code_1_and_status_failed(squares, monkeypatc
 
 
 def test_a_check_of_code_is_computed_again_once_it_has_ended(squares, monkeypatch, capsys):
-    main(SquaresConfig(), squares, computes_again=True)
+    main(SquaresConfig(), squares, rerun_when_done=True)
     monkeypatch.setattr(f"{__name__}.square", lambda number, progress: [{"square": -1}])
-    main(SquaresConfig(), squares, computes_again=True)
+    main(SquaresConfig(), squares, rerun_when_done=True)
     assert "sum -3" in capsys.readouterr().out
 
 
@@ -259,7 +259,7 @@ def again(finished, launch, tmp_path):
     return run
 
 
-@pytest.mark.parametrize("name", [name for name, (*_, computes_again) in COMMANDS.items() if not computes_again])
+@pytest.mark.parametrize("name", [name for name, (*_, rerun_when_done) in COMMANDS.items() if not rerun_when_done])
 def test_a_finished_run_prints_its_results_and_computes_nothing(again, finished, name):
     run_dir, _, out = finished(name)
     before = {table: (run_dir / table).read_bytes() for table in COMMANDS[name][1]}
