@@ -113,7 +113,7 @@ class Run:
         )
         num_differing = int(self.cluster.all_reduce([bool(differing)])[0])
         self.final_row = found["final_row"]
-        if mistake or num_differing or self.final_row or found["diverged_at_step"] is not None:
+        if found["mistake"] or num_differing or self.final_row or found["diverged_at_step"] is not None:
             with contextlib.suppress(WorkerLost):
                 self.cluster.barrier()  # nothing is left to train, and a worker that leaves is not lost
         if found["mistake"]:

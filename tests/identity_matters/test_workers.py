@@ -185,6 +185,29 @@ def test_all_workers_take_the_state_that_the_chief_has_restored(tiny_run, tiny_c
         np.testing.assert_array_equal(given, taken, name)
 
 
+def test_all_workers_wait_until_each_has_heard_of_a_mistake_of_the_chief(tmp_path):
+    (tmp_path / "notes.txt").write_text("of somebody else")
+    events = []
+
+    class Waiting(Chief):
+        def barrier(self):
+            events.append("chief")
+
+    class WaitingSecond(Second):
+        def barrier(self):
+            events.append("second")
+
+    def open_run(folder, worker):
+        with Run.open(folder, TrainConfig(), worker, ""):
+            pytest.fail("it must not train")
+
+    chief = Waiting()
+    message = refused(open_run, str(tmp_path), chief)
+    assert "holds 'notes.txt' but no config.json of a run" in message
+    assert refused(open_run, "", WaitingSecond(chief.said)) == message
+    assert events == ["chief", "second"]
+
+
 @pytest.mark.parametrize("rank, own", [(0, "é"), (1, "another text")])
 def test_a_text_is_broadcast_by_its_length_and_its_bytes(rank, own):
     said = []
