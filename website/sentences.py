@@ -60,10 +60,10 @@ def document() -> str:
     rows = sentences()
     parts = [
         "# Sentences\n\n"
-        "What the four texts assert, sentence by sentence in words of ours, and what answers it here: a\n"
-        "[claim](claims.md) with its check, by the id that `launch.check_theory --claim` takes, a page, or why there\n"
-        "is no check. An answer is where the sentence is examined; it need not confirm it. Generated from\n"
-        "website/sentences.csv by `python -m website.sentences > docs/reference/sentences.md`.\n\n"
+        "Each row is a statement of one of the four texts, in our words. The answer is the [claim](claims.md) that checks\n"
+        "it (`launch.check_theory --claim=ID`), the page that discusses it, or the reason why it has no check. A claim may\n"
+        "find the statement false. `python -m website.sentences > docs/reference/sentences.md` writes this page from\n"
+        "website/sentences.csv.\n\n"
         f"{summary(rows)}.\n"
     ]
     for text, title in TEXTS.items():
@@ -80,7 +80,7 @@ def summary(rows: list[Sentence]) -> str:
     """Returns how many sentences have a claim, only pages, or no check, in words."""
     counts = collections.Counter(_kind(row) for row in rows)
     return (
-        f"{len(rows)} sentences: {counts['claim']} with a claim, {counts['page']} with pages alone, "
+        f"{len(rows)} sentences: {counts['claim']} with a claim, {counts['page']} only with a page, "
         f"{counts['none']} without a check"
     )
 
