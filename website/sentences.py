@@ -62,8 +62,8 @@ def document() -> str:
         "# Sentences\n\n"
         "Each row is a statement of one of the four texts, in our words. The answer is the [claim](claims.md) that\n"
         "checks it (`launch.check_theory --claim=ID`), the page that discusses it, or the reason why it has no check.\n"
-        "A claim may find the statement false. `python -m website.sentences > docs/reference/sentences.md` writes this\n"
-        "page from website/sentences.csv.\n\n"
+        "A claim may find the statement false. `python -m website.sentences > docs/reference/sentences.md` writes\n"
+        "this page from website/sentences.csv.\n\n"
         f"{summary(rows)}.\n"
     ]
     for text, title in TEXTS.items():
