@@ -76,11 +76,14 @@ def from_environment() -> Coordinator | None:
         another backend than TensorFlow.
       WorkerLost: another task does not come.
     """
-    if (backend := keras.backend.backend()) != "tensorflow":
+    backend = keras.backend.backend()
+    if backend != "tensorflow":
         raise UserError(f"strategy parameter_server needs KERAS_BACKEND=tensorflow, got {backend}")
-    advice = "python -m launch.cluster --strategy=parameter_server starts them on this machine"
-    named = f"strategy parameter_server needs several processes, named in TF_CONFIG: {advice}"
-    require(bool(os.environ.get("TF_CONFIG")), named)
+    if not os.environ.get("TF_CONFIG"):
+        raise UserError(
+            "strategy parameter_server needs several processes, named in TF_CONFIG: python -m launch.cluster "
+            "--strategy=parameter_server starts them on this machine"
+        )
     cluster, task_type, index = parse_tf_config(os.environ["TF_CONFIG"], ("chief", "worker", "ps"))
     for needed in ("chief", "worker", "ps"):
         require(cluster.get(needed), f"strategy parameter_server needs {needed} in TF_CONFIG, there is no {needed}")

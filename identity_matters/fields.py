@@ -57,7 +57,8 @@ def nested(config: Any, values: dict[str, Any]) -> dict[str, Any]:
     result = dict(values)
     for field in dataclasses.fields(config):
         inner = getattr(config, field.name)
-        if dataclasses.is_dataclass(inner) and isinstance(part := result.get(field.name, {}), dict):
+        part = result.get(field.name, {})
+        if dataclasses.is_dataclass(inner) and isinstance(part, dict):
             names = {name.name for name, _ in all_fields(inner) if name.metadata.get("flag", True)}
             inner_fields = dataclasses.fields(inner)
             # Only the config of a whole run has configs among its fields.

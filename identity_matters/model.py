@@ -183,8 +183,10 @@ def check_image_shape(config: ModelConfig) -> None:
     # How many pixels of an image one pixel of the last stage covers, along each side.
     factor = config.stem_stride * config.stem_pool * 2 ** (len(config.widths) - 1)
     if config.network != "all_conv_resnet":
-        needed = f"{config.network} needs images of at least {SMALLEST_IMAGE} pixels a side, got {height}x{width}"
-        require(min(height, width) >= SMALLEST_IMAGE, needed)
+        if min(height, width) < SMALLEST_IMAGE:
+            raise UserError(
+                f"{config.network} needs images of at least {SMALLEST_IMAGE} pixels a side, got {height}x{width}"
+            )
     elif height % factor or width % factor:
         size = max(1, round(max(height, width) / factor)) * factor  # the nearest that the strides divide
         raise UserError(

@@ -146,10 +146,11 @@ def path_norms(block: Block) -> list[float]:
     output = None
     while path:
         layer = path.pop(0)
-        unknown = f"the branch of {block.name} has a layer {layer.name} whose norm is not known"
+        unknown = UserError(f"the branch of {block.name} has a layer {layer.name} whose norm is not known")
         is_chain = len(keras.tree.flatten(layer.input)) == 1 and (output is None or layer.input is output)
         activation = getattr(layer, "activation", keras.activations.linear)
-        require(is_chain and activation in _ACTIVATIONS, unknown)
+        if not is_chain or activation not in _ACTIVATIONS:
+            raise unknown
         output = layer.output
         if isinstance(layer, layers.BatchNormalization):
             norms.append(float(np.abs(_bn_scale(layer)).max()))
@@ -159,8 +160,8 @@ def path_norms(block: Block) -> list[float]:
             norms.append(_norm(layer, _bn_scale(path[0]) if is_one_map else 1.0))
             if is_one_map:
                 output = path.pop(0).output
-        else:
-            require(isinstance(layer, _AT_MOST_1), unknown)
+        elif not isinstance(layer, _AT_MOST_1):
+            raise unknown
     return norms
 
 
