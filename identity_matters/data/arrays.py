@@ -95,6 +95,7 @@ def given_source(data: Sequence[Any], config: DataConfig) -> ArraySource:
         )
     arrays = {name: as_numbers(name, array) for name, array in zip(ARRAYS, data)}
     source = ArraySource("the data", *checked_splits("the data", arrays, config.num_classes), config.image_size)
+    # The digest is of the converted arrays, so the same images as bytes or as floats have one name.
     source.name = f"{_PREFIX}{source.digest}"
     return source
 
@@ -148,6 +149,7 @@ def digest(*arrays: np.ndarray) -> str:
     """Returns a digest of the shapes and the bytes of arrays."""
     result = hashlib.blake2b(digest_size=4)
     for array in arrays:
+        # Without the shape, a reshaped array would have the same digest.
         result.update(f"{array.shape}".encode())
         result.update(np.ascontiguousarray(array))
     return result.hexdigest()
@@ -156,6 +158,7 @@ def digest(*arrays: np.ndarray) -> str:
 def examples_summary(images: np.ndarray, labels: np.ndarray, are_resized: bool = False) -> str:
     """Returns a summary that identifies the examples, without resized pixels, which vary between machines."""
     content, pixels = ("labels", []) if are_resized else ("images and labels", [images])
+    # Little-endian on every machine, so that the digest is the same everywhere.
     numbers = digest(*pixels, labels.astype("<i4"))
     return f"{len(images)} training images, {'x'.join(map(str, images.shape[1:]))}, {content} {numbers}"
 
@@ -203,6 +206,7 @@ def _to_bytes(name: str, images: dict[Split, np.ndarray]) -> dict[Split, np.ndar
 
 def _scale(name: str, images: np.ndarray) -> int:
     """Returns what brings images to 0 … 255, 1 or 255; raises UserError if they are no pixels."""
+    # A NaN anywhere makes both NaN, so no mask of the size of the images is needed.
     low, high = float(images.min()), float(images.max())
     if not np.isfinite([low, high]).all():
         raise UserError(f"{name} have a value that is not a number; remove that image")
@@ -218,11 +222,13 @@ def _scaled(images: np.ndarray, scale: int) -> np.ndarray:
     """Returns images, floats rounded to whole numbers; float16 has too few digits for the product."""
     if images.dtype.kind not in "fb":
         return images
+    # Rounded because the cast to uint8 truncates: 253.99998 would become 253.
     return np.rint(images.astype(np.promote_types(images.dtype, np.float32), copy=False) * scale)
 
 
 def _with_channels(name: str, images: np.ndarray) -> np.ndarray:
     """Returns images [n, h, w, c]."""
+    # Images of 1, 3 or 4 rows are possible, so both other axes must also be too long to be channels.
     if images.ndim == 4 and images.shape[1] in (1, 3, 4) and min(images.shape[2:]) > 4:
         advice = "give [n, h, w, c]: x.transpose(0, 2, 3, 1)"
         raise UserError(f"{name}: images of shape {images.shape} look like channels first; {advice}")
@@ -242,6 +248,7 @@ def as_labels(name: str, labels: np.ndarray) -> tuple[np.ndarray, int]:
     """Returns labels int32 [n], and how many classes they speak of."""
     labels = as_numbers(name, labels)
     classes = 0
+    # Keras's CIFAR data sets have labels [n, 1]; one-hot rows of a single class would say nothing.
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     elif labels.ndim == 2 and labels.size:
@@ -249,6 +256,7 @@ def as_labels(name: str, labels: np.ndarray) -> tuple[np.ndarray, int]:
             raise UserError(f"{name} must be whole numbers [n] or one-hot rows of one class each, got {labels.shape}")
         classes = labels.shape[1]
         labels = labels.argmax(axis=1)
+    # This also rejects NaN, which is unequal to itself.
     if labels.size and not np.all(labels == np.rint(labels)):
         raise UserError(f"{name} must be whole numbers, got {labels[labels != np.rint(labels)].flat[0]}")
     low, high = (labels.min(), labels.max()) if labels.size else (0, 0)

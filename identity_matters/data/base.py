@@ -95,6 +95,7 @@ def read_all(source: Source, splits: Sequence[Split]) -> tuple[np.ndarray, np.nd
     labels = np.empty(total, np.int32)
     size = max(1, _READ_AT_ONCE // math.prod(source.image_shape))
     position = 0
+    # disable=None: no bar in a log file. delay=1: no bar for a set that is read within a second.
     with tqdm(total=total, unit=" images", desc=f"reading {source.name}", disable=None, delay=1) as bar:
         for split in splits:
             for start in range(0, source.num(split), size):

@@ -55,9 +55,11 @@ def planned_images(pixels: Any, plan: Any, image_shape: tuple[int, int, int]) ->
     height, width, channels = image_shape
     example, row_offset, column_offset, flipped = (ops.expand_dims(plan[:, i], -1) for i in range(4))
     columns = ops.arange(width, dtype="int32")
+    # The shifted image is flipped, as in `augmented`: the other order would reverse the column offset.
     columns = ops.where(flipped > 0, width - 1 - columns, columns)
     select_rows = _one_hot(row_offset + ops.arange(height, dtype="int32"), height)  # [n, h out, h in]
     select_columns = _one_hot(column_offset + columns, width)  # [n, w out, w in]
+    # The cast follows the look-up, so that only the batch and never the whole set is held as floats.
     images = ops.cast(_look_up(pixels, example[:, 0]), "float32")
     images = ops.matmul(select_rows, ops.reshape(images, (-1, height, width * channels)))
     images = ops.reshape(images, (-1, height, width, channels))
@@ -124,12 +126,14 @@ class ArrayBatches:
             example = np.arange(start, start + batch_size)
             weights = (example < self.num_test).astype(np.float32)
             plan = np.zeros((batch_size, 4), np.int32)
+            # On the device, the test images follow the training images.
             plan[:, 0] = self.num_train + np.minimum(example, self.num_test - 1)
             yield tuple(array[self._rows] for array in (plan, self._labels[plan[:, 0]], weights))
 
     def input_images(self, step: int, count: int) -> np.ndarray:
         """Returns the first images of a step's batch, after augmentation, uint8 [count, h, w, c]."""
         plan, _ = next(self.train_batches(step))
+        # Products with 0/1 matrices leave bytes whole, so the cast does not truncate anything.
         return keras.ops.convert_to_numpy(self.device_images(plan[:count])).astype(np.uint8)
 
     def test_data(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -176,7 +180,9 @@ class StreamedBatches:
         for step in itertools.count(first_step):
             plan, places = self._plan(step)
             files, spans = self._source.locate("train", plan[:, 0])
+            # read_located returns only these images, so the index is now the position in the batch.
             plan[:, 0] = np.arange(len(plan))
+            # The signature of the data set requires places even if all images have one size and no windows.
             middle = np.full((len(plan), 2), 0.5)
             yield files, spans, (middle if places is None else places).astype(np.float32), plan
 
@@ -195,6 +201,7 @@ class StreamedBatches:
         plan = plan[self._rows]
         if not varies:
             return plan, None
+        # The offsets of the plan choose the window here; they are set to 0 so that nothing shifts it again.
         places = (plan[:, 1:3] + padding) / (2 * padding + 1)
         plan[:, 1:3] = 0
         return plan, places
@@ -266,6 +273,7 @@ def _read_ahead(read: Any, keys: Iterable[int]) -> Iterator[Any]:
     finally:
         for future in pending:
             future.cancel()
+        # Closing the generator must not wait for a batch that nobody will use.
         reader.shutdown(wait=False)
 
 
@@ -289,6 +297,7 @@ def as_dataset(make_batches: Callable[[], Iterator[tuple[np.ndarray, ...]]]) -> 
         return make_batches()
     import tensorflow as tf
 
+    # The batch that is read for its shapes is not lost: each call of make_batches starts a new stream.
     signature = tuple(tf.TensorSpec(array.shape, array.dtype) for array in next(make_batches()))
     dataset = tf.data.Dataset.from_generator(make_batches, output_signature=signature)
     options = tf.data.Options()

@@ -105,6 +105,7 @@ class FolderSource(Source):
         result = hashlib.blake2b(digest_size=8)
         files = [file for split in SPLITS for file in self._files[split]]
         for file, header in zip(files, self._read_headers(files)):
+            # No file name contains a zero byte, so a name cannot run into the checksum behind it.
             result.update(os.fsencode(file.name) + b"\0" + header.checksum.to_bytes(4, "little"))
         return result.hexdigest()
 
@@ -124,6 +125,7 @@ class FolderSource(Source):
         paths = [os.path.join(self.folder, file.name) for file in files]
         images = self._in_threads(lambda path: decode(path, self.image_shape), paths)
         labels = np.array([self._labels[file.class_name] for file in files], np.int32)
+        # NumPy gives an empty list the shape [0]; the reshape restores the other axes.
         return np.array(images, np.uint8).reshape(-1, *self.image_shape), labels
 
     def _in_threads(self, work: Callable, items: Sequence) -> list:
@@ -232,6 +234,7 @@ def split_folder(folder: str, name: str, usual: str) -> str:
     names = [entry.name for entry in _entries(folder) if entry.is_dir()]
     if name:
         return name if name in names else ""
+    # Upper case sorts before lower case, so in reverse order train/ is preferred to Train/.
     return next((found for found in sorted(names, reverse=True) if found.lower() == usual), "")
 
 
@@ -276,6 +279,7 @@ def files_to_evaluate_on(config: DataConfig) -> list[ImageFile]:
 
 def check_run_dir_outside_images(config: DataConfig, path: str) -> None:
     """Raises UserError if files written at a path would be read as images of the folder that a config names."""
+    # Joining with "" appends a separator: without it, photos2/ would count as inside photos/.
     if config.images and os.path.join(os.path.realpath(path), "").startswith(
         os.path.join(os.path.realpath(config.images), "")
     ):
@@ -284,6 +288,7 @@ def check_run_dir_outside_images(config: DataConfig, path: str) -> None:
 
 def list_files(folder: str, split: str = "") -> list[ImageFile]:
     """Returns the images of a folder of class folders in order; raises UserError if it is none."""
+    # Without a split, join leaves a slash at the end, which messages would double; "/" itself must stay.
     root = os.path.join(folder, split).rstrip(os.sep) or os.sep
     classes = sorted(entry.name for entry in _entries(root) if entry.is_dir())
     if not classes:
@@ -303,12 +308,13 @@ def list_files(folder: str, split: str = "") -> list[ImageFile]:
     if ignored:
         note(f"{root}: {len(ignored)} files are not read, as their names end in none of {', '.join(SUFFIXES)}: "
              f"{listing(os.path.basename(name) for name in ignored)}")  # fmt: skip
-    return sorted(files)
+    return sorted(files)  # by place, the first field of ImageFile
 
 
 def walk(path: str) -> Iterator[str]:
     """Yields the paths of the files in a folder and its subfolders, without hidden ones."""
     for entry in _entries(path):
+        # Links are not followed, because one to a parent folder would make the walk endless.
         if entry.is_dir(follow_symlinks=False):
             yield from walk(entry.path)
         else:
@@ -334,6 +340,7 @@ def listing(names: Iterable[str]) -> str:
 def read_header(path: str) -> _Header:
     """Returns the header of an image file; raises UserError if it cannot be read."""
     with _naming(path), open_file(path) as opened:
+        # The whole file is read, not only its header, because the digest needs its checksum.
         content = opened.read()
         image = open_image(content)
         # A JPEG is turned as its EXIF data say. Pillow would decode a whole PNG to find them.
@@ -354,6 +361,7 @@ def decode(path: str, shape: tuple[int, int, int]) -> np.ndarray:
         mode = "L" if channels == 1 else "RGB"
         # A much larger JPEG is decoded at no more than twice the needed size: 4, 16 or 64 times as fast.
         image.draft(mode, (2 * max(height, width),) * 2)
+        # The test is for PNG because Pillow calls a phone's JPEG with a second image in it MPO, not JPEG.
         turned: Any = image if image.format == "PNG" else ImageOps.exif_transpose(image)
         turned = turned.convert(mode)
         if turned.size != (width, height):
@@ -366,6 +374,7 @@ def _naming(path: str) -> Iterator[None]:
     """Context manager: an error of Pillow on a damaged file becomes a UserError that names it."""
     try:
         yield
+    # The file is not at fault.
     except MemoryError:
         raise
     except Exception as error:  # Pillow raises almost any

@@ -89,6 +89,7 @@ def read_examples(name: str, data: Any) -> tuple[np.ndarray, np.ndarray]:
     num_values = 0
     batches = tqdm(read_batches(name, data), unit=" batches", desc=f"reading {name}", disable=None, delay=1)
     for some_images, some_labels in batches:
+        # Values are counted, not bytes: as uint8, every value will be one byte.
         num_values += math.prod(some_images.shape)
         if num_values > MAX_BYTES_IN_MEMORY:
             raise UserError(f"{name} gives more than the {MAX_BYTES_IN_MEMORY:.3g} values that fit in memory")
@@ -101,6 +102,7 @@ def read_examples(name: str, data: Any) -> tuple[np.ndarray, np.ndarray]:
         if len(shapes) > 1:
             raise UserError(f"{name} gives {kind} of several shapes: {', '.join(map(str, shapes[:4]))}")
     all_images, all_labels = np.concatenate(images), np.concatenate(labels)
+    # Ties need no rule: examples of the same digest are the same.
     order = sorted(range(len(all_labels)), key=lambda i: _content(all_images[i], all_labels[i]))
     return all_images[order], all_labels[order]
 

@@ -22,6 +22,7 @@ def _random_words(seed: int, purpose: int, index: int, count: int) -> np.ndarray
 @functools.lru_cache(maxsize=4)
 def epoch_order(seed: int, epoch: int, num_examples: int) -> np.ndarray:
     """Returns the order of the examples in one epoch: int64 [num_examples], a permutation."""
+    # Stable, so that the order of equal words does not depend on NumPy's sorting algorithm.
     return np.argsort(_random_words(seed, _ORDER, epoch, num_examples), kind="stable")
 
 
@@ -46,6 +47,7 @@ def plan_batch(
         in_epoch = epoch == e
         example[in_epoch] = epoch_order(seed, int(e), num_examples)[position[in_epoch] % num_examples]
     words = _random_words(seed, _AUGMENTATION, step, 3 * batch_size).reshape(3, batch_size)
+    # With 64-bit words the bias of the remainder is negligible. Unsigned numbers would wrap below 0, hence the cast.
     offsets = (words[:2] % np.uint64(2 * crop_padding + 1)).astype(np.int64) - crop_padding
     flipped = words[2] >> np.uint64(63) if random_flip else np.zeros(batch_size)
     return np.stack([example, *offsets, flipped], axis=1).astype(np.int32)

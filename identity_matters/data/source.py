@@ -77,6 +77,7 @@ def config_of_given(source: Source, config: DataConfig) -> DataConfig:
 
     What else a config says, the names of files and splits, is of other data.
     """
+    # isinstance would also accept flags: a bool is an int in Python.
     numbers: dict[str, Any] = {name: value for name, value in vars(config).items() if type(value) is int}
     return DataConfig(source.name, **numbers)
 
@@ -146,6 +147,7 @@ class _Part(Source):
             if held_out >= total:
                 raise UserError(f"validation_examples must be below the {total} training examples, got {held_out}")
             self._check_is_mixed("train", f"last {held_out}, which validation_examples holds out")
+            # From the end of the whole set, so that train_examples does not change which examples are held out.
             chosen = range(total - held_out) if split == "train" else range(total - held_out, total)
         option = "train_examples" if split == "train" else "eval_examples"
         count = getattr(self._config, option)
@@ -166,6 +168,7 @@ class _Part(Source):
 def is_sorted_by_class(labels: np.ndarray) -> bool:
     """Returns whether the examples of each of several classes stand together in labels [n]."""
     num_classes = len(np.unique(labels))
+    # One example of each class, or one class, is sorted in any order and so proves nothing.
     return 1 < num_classes < len(labels) and np.count_nonzero(np.diff(labels)) == num_classes - 1
 
 

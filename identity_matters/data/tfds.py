@@ -53,9 +53,11 @@ def prepared_builder(name: str, data_dir: str = "", download: bool = False) -> t
             raise UserError("third-party data sets bring their own code")
         if data_dir:
             require_mounted(data_dir)
+            # Before tfds.builder, which imports the classes that features.json names.
             check_features(os.path.join(os.path.expanduser(data_dir), parsed.name))
         builder = tfds.builder(name, data_dir=data_dir or None)
     except tfds.core.DatasetNotFoundError:
+        # Without community data sets, which are rejected above.
         near = difflib.get_close_matches(name, [*tfds.list_builders(with_community_datasets=False), MNIST_SAMPLE], n=3)
         hint = f"did you mean {', '.join(near)}?" if near else f"{MNIST_SAMPLE} needs no files"
         place = f" under {data_dir}" if data_dir else ""
@@ -200,7 +202,8 @@ class TfdsSource(Source):
         if split not in self._loaded:
             images = np.empty((self.num(split), *self.image_shape), np.uint8)
             labels = np.empty(self.num(split), np.int32)
-            # One file after the other, as records are numbered.
+            # One file after the other, as records are numbered; without the cache, which would hold a second copy of a
+            # set that is read only once.
             options = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
             with self._reading():
                 examples = self._builder.as_dataset(split=self._split_info(split).name, read_config=options)
@@ -232,6 +235,7 @@ class TfdsSource(Source):
     @functools.cached_property
     def _decoded(self) -> tf.types.experimental.PolymorphicFunction:
         """The function from serialised examples, text [n], and places of windows, [n, 2], to images and labels."""
+        # The image stays encoded at first, so that only the window of a JPEG is decoded.
         skip = {self._image_key: tfds.decode.SkipDecoding()}
         features = self._builder.info.features
         feature = features[self._image_key]
@@ -264,6 +268,7 @@ class TfdsSource(Source):
             yield
         except (tf.errors.OpError, OSError) as error:
             message = getattr(error, "strerror", None) or getattr(error, "message", "damaged")
+            # TensorFlow's messages also name the graph node and the operation, which do not help a reader.
             reason = re.sub(r"\{\{.*?\}\} *| *\[Op:.*", "", message.splitlines()[0])
             raise UserError(f"cannot read {self.name} in {self._builder.data_dir}: {reason[:200]}") from error
 
@@ -291,6 +296,7 @@ class _Records:
         """Returns the files, text [n], and the bytes before, in and behind each record, int64 [n, 3]."""
         files = self._file_of[indices]
         start, length = self._spans[indices].T
+        # read_located passes this as the footer, which makes a single record of each file.
         behind = self._sizes[files] - start - length
         return np.array(self.paths, object)[files], np.stack([start, length, behind], axis=1)
 
@@ -307,7 +313,7 @@ class _Records:
                     result[i] = os.pread(file.fileno(), length, start)
 
         with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
-            list(pool.map(fill, groups))
+            list(pool.map(fill, groups))  # list raises the errors of the threads
         return result
 
 
@@ -319,6 +325,7 @@ def _scan(set_name: str, path: str, count: int) -> tuple[np.ndarray, bytes]:
     with open(path, "rb") as file:
         size = os.path.getsize(path)
         header = os.pread(file.fileno(), 8, 0)
+        # One record more than expected is enough to see that the file does not fit.
         while position < size and len(spans) <= count:
             length = int.from_bytes(header, "little")
             end = position + _FRAME + length
@@ -340,9 +347,11 @@ def _window(encoded: tf.Tensor, image_shape: tuple[int, int, int], is_jpeg: bool
     if is_jpeg:  # no more than the window is decoded
         shape = tf.image.extract_jpeg_shape(encoded)
     else:
+        # Without animations, because they would give the image an unknown number of axes.
         image = tf.io.decode_image(encoded, channels=image_shape[2], expand_animations=False)
         shape = tf.shape(image)
     side = tf.cast(CROP_FRACTION * tf.cast(tf.minimum(shape[0], shape[1]), tf.float32), tf.int32)
+    # + 1, because place < 1 and the cast truncates: every position is equally likely, the last one included.
     corner = tf.cast(place * tf.cast(shape[:2] - side + 1, tf.float32), tf.int32)
     if is_jpeg:
         image = tf.io.decode_and_crop_jpeg(encoded, tf.concat([corner, [side, side]], axis=0), channels=image_shape[2])

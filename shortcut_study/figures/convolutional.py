@@ -62,17 +62,19 @@ def _spectra(data: StudyData, depth: int, shortcut_depth: int, batch_norm: int, 
         from identity_matters.model import all_conv_resnet, standardize
         from shortcut_study.convolutional import initial_spectra
 
+        # A fixed seed, so that all architectures are measured on the same images.
         chosen = np.random.default_rng(0).permutation(len(data.images))[:NUM_IMAGES]
         images = np.asarray(standardize(data.images[chosen]))
         num_classes = data.y.shape[1]
         settings = [(initialisation, seed) for initialisation in INITIALIZATIONS[batch_norm] for seed in seeds]
+        # A generator, so that the models are not all in memory at once.
         models = (
             all_conv_resnet(_model_config(images.shape[1:], num_classes, depth, shortcut_depth, batch_norm, kind), seed)
             for kind, seed in settings
         )
         rows = []
         for (initialisation, seed), spectra in zip(settings, initial_spectra(models, images, data.labels[chosen])):
-            spectra.pop("num_weights")
+            spectra.pop("num_weights")  # results.csv has no such column
             rows.append({"initialisation": initialisation, "seed": seed, "status": "done"} | spectra)
             progress(1 / len(settings))
         return rows
@@ -132,6 +134,7 @@ def _draw_curve(axes: Axes, rows: list[dict], quantity: str, shortcut_depth: int
     line, marker = _STYLES.get(initialisation, ("-.", "d"))
     infinite = depths_in([row for row in rows if row[quantity] == np.inf])
     mark_infinite(axes, infinite, colour)
+    # A mean over the other seeds would be too low, so the depth has only the triangle.
     band = over_seeds([row for row in rows if row["depth"] not in infinite], "depth", quantity)
     text = f"over {shortcut_depth}, {initialisation}"
     axes.plot(band.x, 10**band.mean, line, marker=marker, ms=5, color=colour, label=text)
@@ -151,6 +154,7 @@ def findings(rows: list[dict]) -> list[Finding]:
         holds = bool(means[2].max() / means[2].min() < CONSTANT) if len(means.get(2, ())) > 1 else None
         infinite = select(variant_rows, shortcut_depth=2, condition_number=np.inf)
         numbers += depth_note("n = 2 is beyond float64 in some or all runs", depths_in(infinite))
+        # over_seeds skips infinite values, so the means alone could look constant.
         holds = False if infinite else holds
         name = f"{initialisation} initialiser, {'with' if batch_norm else 'without'} batch normalisation"
         claim = f"(not in the paper) {name}: constant condition numbers for shortcuts of 2 convolutions"

@@ -39,6 +39,7 @@ def draw_band(axes: Axes, band: Band, colour: object, label: str, log: bool = Fa
     axes.plot(10**band.x, np.where(band.count == most, mean, np.nan), color=colour, label=label + runs)
     axes.plot(10**band.x, np.where(band.count < most, mean, np.nan), color=colour, ls=":")
     if least < most and DOTTED not in axes.get_legend_handles_labels()[1]:
+        # An empty line: one grey legend entry explains the dots of all bands.
         axes.plot([], [], color="0.4", ls=":", label=DOTTED)
     axes.fill_between(10**band.x, low, high, color=colour, alpha=0.2, lw=0)
 
@@ -46,6 +47,7 @@ def draw_band(axes: Axes, band: Band, colour: object, label: str, log: bool = Fa
 def _broken(band: Band) -> Band:
     """Returns the band with NaN in gaps of its evenly spaced places, so that no line crosses them."""
     steps = np.diff(band.x)
+    # Steps are whole multiples of the smallest, up to rounding; 1.5 separates one from two.
     gaps = np.flatnonzero(steps > 1.5 * steps.min()) + 1 if len(steps) else []
     return Band(*(np.insert(column.astype(float), gaps, np.nan) for column in band))
 
@@ -67,6 +69,7 @@ def draw_log_band(axes: Axes, band: Band, colour: str, label: str, style: str) -
 def mark_infinite(axes: Axes, places: list, colour: str, label: str | None = None, is_filled: bool = False) -> None:
     """Draws triangles at the top edge if some run's condition number is too large to be known."""
     if places:
+        # The transform has y in fractions of the axes, so the triangles stay at the edge if the limits change.
         axes.plot(places, [0.97] * len(places), "^", color=colour, mfc=colour if is_filled else "none", clip_on=False,
                   transform=axes.get_xaxis_transform(), label=label)  # fmt: skip
 
@@ -81,6 +84,7 @@ def mark_zero(axes: Axes, places: list, colour: str, label: str) -> None:
 def loss_axis(axes: Axes, lowest: float = 0.0) -> None:
     """Makes the x axis logarithmic from the lowest loss, but not below `lowest`, up to the highest, as in the paper."""
     axes.set_xscale("log")
+    # The empty array is for axes without lines: concatenate needs at least one array.
     places = np.concatenate([np.empty(0), *(np.asarray(line.get_xdata(), float) for line in axes.lines)])
     places = places[np.isfinite(places)]  # a band with gaps has NaN there
     if len(places):
@@ -102,6 +106,7 @@ def plain_labels(axis: Axis, limits: tuple[float, float]) -> None:
         ticks = [digit * 10.0**power for power in range(-6, 7) for digit in (1, 2, 3, 5)]
         axis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))
         axis.set_major_formatter(FormatStrFormatter("%g"))
+        # On a short logarithmic axis Matplotlib may label the minor ticks too, which would overlap the major ones.
         axis.set_minor_locator(NullLocator())
 
 
@@ -117,6 +122,7 @@ def shared_legend(figure: Figure, panels: Sequence[Axes] = (), loc: str = "outsi
     counts: dict[str, list[int]] = {}
     for axes in panels or figure.axes:
         for handle, label in zip(*axes.get_legend_handles_labels()):
+            # draw_band adds the number of runs to its labels; without that number, a band has one name in all panels.
             name, *numbers = re.split(", n = | – ", label) if re.search(r", n = \d+( – \d+)?$", label) else [label]
             handles.setdefault(name, handle)
             counts.setdefault(name, []).extend(map(int, numbers))

@@ -114,6 +114,7 @@ def descend_pruned(
     def follow(runs: list[int]) -> None:
         rest = descend(network, probe.weights[runs], data.x, data.y, rates[runs], num_epochs - first, on_epoch=on_epoch)
         for whole, early, late in zip((losses, excess, norms), probe[:3], rest[:3]):
+            # Both have epoch `first`: the probe ends with it, and the rest starts from there.
             whole[:first, runs] = early[:first, runs]
             whole[first:, runs] = late
         weights[runs] = rest.weights
@@ -121,8 +122,10 @@ def descend_pruned(
 
     follow(kept)
     for i in follows:
+        # There always is one, because the last rate is never in follows.
         above = min(j for j in range(i, len(rates)) if j not in follows)
         at_same_time = losses[int(num_epochs * rates[i] / rates[above]), above]
+        # If the higher rate diverged, its last loss is NaN, the comparison false, and the lower rate runs.
         if losses[-1, above] <= at_same_time:
             bounded_by[i] = rates[above]
         else:
@@ -147,6 +150,7 @@ def _perturbed_losses(
     rates: np.ndarray,
 ) -> dict[float, float]:
     """Final losses of perturbed starts, from the highest rate that did not diverge to one that is insensitive."""
+    # [seed, 1], not seed, because the start itself was drawn from the stream of seed.
     noise = np.random.default_rng([seed, 1]).standard_normal(start.shape)
     perturbed = (start * (1 + PERTURBATION * noise))[None]
     final = {}

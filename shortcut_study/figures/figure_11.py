@@ -35,6 +35,7 @@ def jobs(config: StudyConfig, data: StudyData) -> list[Job]:
         matrix = hessian(network, np.zeros(network.shape), data.x, data.y, config.hessian)
         return blocks(matrix, network.depth)
 
+    # "zero" is the paper's name for small random weights, but here they are exactly 0.
     at_zero = TWO._replace(initialisation="exact_zero")
     return [study_job(job_key("blocks_at_zero", at_zero, LINEAR, config.depth), compute)]
 
@@ -47,6 +48,7 @@ def blocks(matrix: np.ndarray, num_layers: int) -> list[dict]:
     size = len(matrix) // num_layers
     parts = matrix.reshape(num_layers, size, num_layers, size).transpose(0, 2, 1, 3)
     rounding = len(matrix) * np.finfo(matrix.dtype).eps * np.abs(matrix).max()
+    # Zero comes first, so that a block of zeros counts as 0 even if A is 0 too.
     references = {ZERO: np.zeros((size, size)), A: parts[1, 0], TRANSPOSED: parts[1, 0].T}
     rows = []
     for i, j in np.ndindex(num_layers, num_layers):
@@ -66,11 +68,13 @@ def draw(rows: list[dict]) -> Figure:
         if row["block"] in _STYLES:
             colour, hatch = _STYLES[row["block"]]
             corner = row["column_layer"] - 0.5, row["row_layer"] - 0.5
+            # Matplotlib draws the hatching in the colour of the edge; lw=0 hides the edge itself.
             axes.add_patch(Rectangle(corner, 1, 1, fc=colour, ec="w", hatch=hatch, lw=0))
     for edge in range(num_layers + 1):
         style = {"color": "k" if edge % 2 == 0 else "0.8", "lw": 1.0 if edge % 2 == 0 else 0.5}
         axes.axhline(edge + 0.5, **style)
         axes.axvline(edge + 0.5, **style)
+    # The ticks are at the centres of the blocks, and a grid there would cut through them.
     axes.grid(False)
     ends = 0.5, num_layers + 0.5
     ticks = range(1, num_layers + 1, 1 + (num_layers > 20))
@@ -88,6 +92,7 @@ def _handles(rows: list[dict]) -> list[Patch]:
         count = len(select(rows, block=name))
         if count:
             colour, hatch = _STYLES.get(name, ("w", ""))
+            # A white patch needs a grey edge to be visible.
             edge = "0.6" if name == ZERO else "w"
             handles.append(Patch(fc=colour, ec=edge, hatch=hatch, lw=0.5, label=f"{label}: {count} blocks"))
     return handles
@@ -102,6 +107,7 @@ def findings(rows: list[dict]) -> list[Finding]:
     num_layers = max(row["row_layer"] for row in rows)
     numbers = f"{len(filled)} of {len(rows)} blocks are not 0, {len(inside)} of them there"
     claim = "only the off-diagonal subblocks in each diagonal block are non-zero"
+    # A unit of two layers has two off-diagonal blocks, so there are as many in all as layers.
     only = Finding("11", claim, len(filled) == len(inside) == num_layers, numbers, 1)
     marked = {
         A: [row for row in inside if row["row_layer"] > row["column_layer"]],

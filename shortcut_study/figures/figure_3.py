@@ -46,6 +46,7 @@ def _descent(config: StudyConfig, data: StudyData, activations: str, depth: int,
     def compute(progress: Progress) -> list[dict]:
         network = TWO.network(data.x.shape[1], depth, activations)
         start = network.initialize(TWO.initialisation, seed)[None]
+        # + 1, because descend also evaluates the weights after the last epoch.
         on_epoch = functools.partial(progress, 1 / (num_epochs + 1))
         descent = descend(network, start, data.x, data.y, [rate], num_epochs, on_epoch=on_epoch)
         return [
@@ -60,6 +61,7 @@ def _descent(config: StudyConfig, data: StudyData, activations: str, depth: int,
 
 def spaced_epochs(num_epochs: int) -> list[int]:
     """Returns epochs in 0 … num_epochs: all of the first ones, then ever sparser ones, and the last."""
+    # Shifted by 1, because a geometric series cannot start at epoch 0.
     spaced = np.geomspace(1, num_epochs + 1, _NUM_EPOCHS_IN_TABLE).astype(int) - 1
     return [int(epoch) for epoch in np.unique(spaced)]
 
@@ -91,6 +93,7 @@ def draw(rows: list[dict]) -> Figure:
 def _draw_descents(axes: Axes, rows: list[dict], activations: str, every_depth: list[int]) -> None:
     loss, label = drawing.LOSSES[activations]
     for depth in depths_in(rows):
+        # By the index among all depths, so that a depth has one colour in both panels.
         colour = colormaps["viridis"](every_depth.index(depth) / len(every_depth))
         drawing.draw_band(axes, along_loss(select(rows, depth=depth), loss, "norm", log=False), colour, f"{depth}")
     axes.set(title=drawing.TITLES[activations], xlabel=label, ylabel=drawing.NORM, ylim=(0, None))

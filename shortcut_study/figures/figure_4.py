@@ -108,6 +108,8 @@ def _draw_pair(axes: Axes, rows: list[dict], experiment: str, colour: str) -> No
     axes.plot(column(shortcut, "epoch") + 1, column(shortcut, "loss"), color=colour, label=line)
     axes.plot(column(plain, "epoch") + 1, column(plain, "loss"), "o", ms=6, mfc="none", color="k", label=circles,
               markevery=max(1, len(plain) // _NUM_MARKERS))  # fmt: skip
+    # The label of networks with ReLUs, because the loss itself is drawn here, not the excess loss.
+    # + 1, because a logarithmic axis has no place for epoch 0.
     axes.set(title=_TITLES[experiment], xlabel="epoch + 1", ylabel=drawing.LOSSES["relu_mid"][1])
     axes.set(xscale="log", yscale="log")
     drawing.plain_labels(axes.yaxis, axes.get_ylim())
@@ -135,5 +137,6 @@ def findings(rows: list[dict]) -> list[Finding]:
             f"differ by {largest:.2g} of themselves at most" if largest else "are equal in all 7 digits of the table"
         )
         numbers = f"the losses {words}, over {shared[-1]} epochs"
+        # If only one of the two diverged, their rows differ in number, and they are not equivalent.
         statements.append(Finding("4", claim, bool(largest < EQUAL) and len(shortcut) == len(plain), numbers, 1))
     return statements

@@ -206,6 +206,7 @@ def _by_depth(rows: list[dict], band: Band) -> tuple[np.ndarray, np.ndarray, str
     means = dict(zip(band.x, band.mean))
     bounds = dict(means)
     for depth in infinite.get(_UNRESOLVED, ()):
+        # Of an unresolved value only the bound is known: it is above 1/SMALLEST.
         values = np.minimum(column(select(rows, depth=depth), "condition_number"), 1 / SMALLEST)
         bounds[depth] = np.log10(values).mean()
         means[depth] = np.inf

@@ -65,7 +65,9 @@ def jobs_along_loss(
 
     The levels are the highest and the lowest loss (excess loss for linear networks), as the paper's (6) has it.
     """
+    # The mean over d outputs is 2/d times the loss (6), so the levels are scaled likewise.
     unit = 2 / data.x.shape[1] if config.mean_over_outputs else 1.0
+    # Every loss is below infinity, so the first Hessian is taken at the start.
     losses = np.append(np.inf, unit * np.geomspace(*levels, config.num_levels))
     return [
         _spectra(config, data, activations, arch, seed, losses)
@@ -87,10 +89,11 @@ def _spectra(
         part = 1 / (1 + len(levels))  # the descent, then each Hessian
         descent = descend(network, start, data.x, data.y, [rate], num_epochs, levels,
                         on_epoch=lambda: progress(part / (num_epochs + 1)))  # fmt: skip
+        # A row without a Hessian, so that a run that diverged is counted even if it reached no level.
         rows = [{"learning_rate": rate, "status": "diverged" if descent.diverged_at[0] >= 0 else "done"}]
         losses = descent.excess_losses if activations == LINEAR else descent.losses
         for level, (weights,) in zip(levels, descent.snapshots):
-            if np.isfinite(weights).all():
+            if np.isfinite(weights).all():  # NaN: the level was not reached
                 epoch = int(np.argmax(losses[:, 0] <= level))
                 reached = {
                     "epoch": epoch,
@@ -178,12 +181,13 @@ def _especially_at_large_losses(pairs: dict[Architecture, Comparison | None], lo
 def _ends_near(compared: Comparison | None, lost: str) -> Finding:
     """Whether the condition numbers of the seeds that reach the lowest common loss in both kinds are the same there."""
     claim = "2-shortcut and orthogonal evolve to roughly the same condition number"
-    lowest = compared.curves[:, 0] if compared else np.empty(0)
+    lowest = compared.curves[:, 0] if compared else np.empty(0)  # the grid ascends
     logs = lowest[np.isfinite(lowest)]
     if not len(logs):
         return Finding("6", claim, None, NOTHING_SHARED + lost, 0)
     distance = abs(logs.mean())
     limit = np.log10(SAME)
+    # The sign makes the mean positive, whichever network has the larger numbers.
     beyond = p_value(np.sign(logs.mean()) * logs - limit)
     low, ratio, high = 10 ** np.array([logs.min(), logs.mean(), logs.max()])
     numbers = f"ratio {ratio:.3g} ({low:.2g} – {high:.3g}) at {10 ** compared.grid[0]:.3g}, the lowest common loss"

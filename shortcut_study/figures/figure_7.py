@@ -35,6 +35,7 @@ def draw(rows: list[dict]) -> Figure:
     beyond = [row["loss"] for row in taken if row["loss"] != "" and row["loss"] > 1.1 * _LEVELS[0]]
     for axes in figure.axes:
         axes.set_xlim(right=1.1 * _LEVELS[0])
+        # Once more, because the labels that draw_spectra chose are for the whole range.
         drawing.plain_labels(axes.xaxis, axes.get_xlim())
     if beyond:
         text = f"2-shortcut starts at loss {np.mean(beyond):.2f}, not shown"

@@ -46,6 +46,7 @@ def _single_run(config: StudyConfig, data: StudyData) -> Job:
         network = TWO.network(data.x.shape[1], config.depth, LINEAR)
         weights = network.initialize(TWO.initialisation, config.seed)
         least = minimum_loss(data.x, data.y)
+        # Not by descend, which does not keep gradients.
         excess_loss_and_gradient = loss_and_gradient(network, data.x, data.y)
         rows = []
         for epoch in range(config.descent_epochs + 1):
@@ -78,6 +79,7 @@ def draw(rows: list[dict]) -> Figure:
     by_epoch.set(title="one run, 2-shortcut, linear", xlabel="epoch + 1", xscale="log")
     by_epoch.set_ylabel("index", color="C0")
     gradient_axes.set_ylabel(r"$\|\partial L/\partial W\|$", color="C3")
+    # The style hides the right spine, but here it carries the second axis; its grid would cross the first.
     gradient_axes.spines.right.set_visible(True)
     gradient_axes.grid(False)
     return figure

@@ -67,6 +67,7 @@ def _sweep(
 ) -> Job:
     def compute(progress: Progress) -> list[dict]:
         network = arch.network(data.x.shape[1], depth, LINEAR)
+        # Seeds outside, rates inside: the order of rate_of_run below and of rate_rows.
         starts = np.stack([network.initialize(arch.initialisation, seed) for seed in seeds for _ in rates])
         rate_of_run = np.tile(rates, len(seeds))
         num_epochs = config.num_epochs
@@ -145,6 +146,7 @@ def findings(rows: list[dict]) -> list[Finding]:
     best = {arch: best_rates(rows_of_architecture(swept, arch), "excess_loss") for arch in architectures_in(swept)}
     count = num_seeds(swept)
     excess, losses = (np.array([float(row[name] or "nan") for row in swept]) for name in ("excess_loss", "loss"))
+    # Every row has the same difference, up to rounding, except that diverged runs have NaN.
     least = float(np.nanmax(losses - excess, initial=-np.inf))
     near = {arch: [depth for depth, b in best[arch].items() if b.mean < NEAR_OPTIMAL * least] for arch in best}
     two = best[TWO]

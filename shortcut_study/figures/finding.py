@@ -48,6 +48,7 @@ def findings_table(findings: list[Finding], smoke_size: Collection[str] = ()) ->
     lines = ["| figure | the paper says | here | numbers | n |", "|---|---|---|---|--:|"]
     for f in findings:
         answer = NO_ANSWER if f.figure in smoke_size else ANSWERS[f.holds]
+        # A bar that is not escaped would end the cell of the table.
         lines.append(f"| {f.figure} | {f.claim} | {answer} | {f.numbers} | {f.num_runs} |".replace("|λ|", "\\|λ\\|"))
     return "\n".join(lines)
 
@@ -95,6 +96,7 @@ def compare_along_loss(
         shared = _common_losses(*runs)
         if shared is not None:
             differences.append(_difference(shared, *runs).mean())
+            # From the runs' own points: on the grid of along_loss a value would be interpolated twice.
             at_ends = [np.interp(shared[[0, -1]], *run_along_loss(run, loss, name, log)) for run in of_seed]
             ends.append(at_ends[1] - at_ends[0])
             curves.append(_difference(grid, *runs))
@@ -125,6 +127,7 @@ def always_smaller(compared: Comparison) -> tuple[bool | None, str]:
     if not is_larger.any():
         return True, ""
     curves = compared.curves[:, is_larger]
+    # Seeds without any value there are dropped first, because nanmean warns of rows that are all NaN.
     differences = np.nanmean(curves[np.isfinite(curves).any(axis=1)], axis=1)
     p = p_value(differences)
     return (False if p < CHANCE and differences.mean() < 0 else None), f"; where it is not, p = {p:.2g}"

@@ -66,6 +66,7 @@ def spectrum_figure(rows: list[dict], density: list[dict], title: str = "") -> F
     axes.axvline(0, color="0.5", linewidth=1, linestyle=":")
     axes.set(xlabel=r"eigenvalue $\lambda$ of the Hessian", ylabel="density of the eigenvalues", yscale="log")
     axes.set_title(title, parse_math=False)
+    # The tails of the Gaussians fall to 0, which on a logarithmic axis would take up most of the figure.
     axes.set_ylim(0.1 * lowest, 3 * heights.max())
     axes.legend()
     return figure
@@ -112,6 +113,7 @@ def landscape_figure(
         is_wide = high > WIDE * low > 0  # then a linear scale would show only the corners
         levels, norm = (np.geomspace, LogNorm(low, high)) if is_wide else (np.linspace, None)
         levels = levels(low, high, NUM_LEVELS)
+        # meshgrid varies its first result along the columns, which are the second direction of the losses.
         b, a = np.meshgrid(positions, positions)
         drawn = axes.contourf(b, a, np.clip(losses, low, high), levels, cmap="viridis", norm=norm)
         axes.contour(b, a, quadratic, levels, colors="white", linestyles="dashed", linewidths=0.7)
