@@ -75,7 +75,8 @@ def eigenvalue_rows(config: StudyConfig, data: StudyData) -> list[dict]:
             continue
         depth = max(taken)
         network = arch.network(width, depth, LINEAR)
-        matrix = hessian(network, network.initialize(arch.initialisation, config.seeds(1)[0]), data.x, data.y)
+        weights = network.initialize(arch.initialisation, config.seeds(1)[0])
+        matrix = hessian(network, weights, data.x, data.y, config.hessian)
         key = job_key("eigenvalues", arch, LINEAR, depth)
         rows += [key | {"eigenvalue": value} for value in np.linalg.eigvalsh(matrix)]
     return rows
