@@ -25,7 +25,7 @@ from test_readme import MANUALS, PAGES, ROOT, text_of
 from website import tested
 
 NEAR = [f"near_identity_{name}" for name in ("start", "paper", "paper_bn", "paper_muon")]
-RUNS = ["paper", "paper_bn", "paper_muon", *NEAR, "study_mnist"]
+RUNS = ["paper", "paper_bn", "paper_muon", *NEAR, "spectrum_fast_end", "study_mnist"]
 MODULES = [*MANUALS, ROOT / "theory" / "claims.py", ROOT / "identity_matters" / "near_identity.py"]
 
 

@@ -140,9 +140,9 @@ def test_tensorboard_holds_the_scalars_the_histograms_and_the_figure(short_run):
 def interrupt(monkeypatch, config, run_dir, step) -> None:
     """Runs until the checkpoint of `step` is written, then fails."""
 
-    def save_and_fail(directory, saved_step, arrays, save=checkpoint.save):
-        save(directory, saved_step, arrays)
-        if saved_step == step:
+    def save_and_fail(directory, arrays, save=checkpoint.save):
+        save(directory, arrays)
+        if arrays["step"] == step:
             raise RuntimeError("power cut")
 
     with monkeypatch.context() as patched:

@@ -56,7 +56,7 @@ def test_a_page_loads_nothing_and_links_lead_to_the_runs(tiny_run, tmp_path):
         ("spectrum_paper", ["spectrum"]),
         pytest.param(
             "study_mnist",
-            [f"figure_{name}" for name in (3, 5, 6, 7, 8, 9, 10, "convolutional")],
+            [f"figure_{name}" for name in (3, 4, 5, 6, 7, 8, 9, 10, 11, "convolutional")],
             marks=pytest.mark.slow,
         ),
     ],
