@@ -18,6 +18,7 @@ import dataclasses
 import json
 
 from identity_matters.errors import UserError, truncated_repr
+from identity_matters.runs.tables import percent
 from launch import launcher, terminal, trained_run
 
 
@@ -45,7 +46,7 @@ def main(config: ClassifyConfig, files: list[str]) -> None:
             print(json.dumps({"file": file, "class": name, "probability": probability}))
         else:
             words = (word if word.isprintable() else truncated_repr(word) for word in (file, name))
-            print(*words, f"{probability:.1%}", sep="  ")
+            print(*words, percent(probability, 1), sep="  ")
 
 
 cli = launcher.command(main, {"": ClassifyConfig()}, manual=__doc__, run_dir="none", takes_files=True)

@@ -13,7 +13,7 @@ import os
 
 from identity_matters.fields import Checked, option
 from identity_matters.runs.job_table import Job
-from identity_matters.runs.tables import read_rows
+from identity_matters.runs.tables import percent, read_rows
 from launch import launcher
 from launch.experiment import Experiment, Figures, run
 from theory.descent import target_map
@@ -62,7 +62,7 @@ def _line(job: Job, rows: list[dict]) -> str:
     reached = [row for row in rows if row["status"] == "reached"]
     if not reached:
         least = min(row["excess"] for row in rows)
-        return f"{setting}: not reached; lowest excess risk {least:.1%} of f(0)"
+        return f"{setting}: not reached; lowest excess risk {percent(least, 1)} of f(0)"
     best = min(reached, key=lambda row: row["steps"])
     sizes = f"{len(reached)} of {len(rows)} step sizes"
     return f"{setting}: {best['steps']} steps at η = {best['speed']:g}/ℓ; reached with {sizes}"

@@ -21,6 +21,7 @@ from typing import ClassVar
 
 from identity_matters.config import DataConfig
 from identity_matters.fields import option
+from identity_matters.runs.tables import percent
 from launch import launcher, terminal, trained_run
 
 
@@ -64,7 +65,7 @@ def main(config: EvaluateConfig) -> None:
         print(json.dumps(result))
         return
     for name, value in result.items():
-        print(f"{name}: {value:.2%}" if name.endswith("error") else f"{name}: {value}")
+        print(f"{name}: {percent(value)}" if name.endswith("error") else f"{name}: {value}")
 
 
 cli = launcher.command(main, {"": EvaluateConfig()}, manual=__doc__, run_dir="none")

@@ -33,7 +33,7 @@ from identity_matters.errors import note, table_error, translate_errors
 from identity_matters.fields import option
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.job_table import Job, Progress
-from identity_matters.runs.tables import read_rows
+from identity_matters.runs.tables import percent, read_rows
 from launch import launcher, terminal, trained_run
 from launch.experiment import Experiment, Figures, Report, run
 
@@ -119,15 +119,15 @@ def removable(removed: list[dict]) -> str:
     limit = removed[0]["error"] + MAX_RISE
     last = [*itertools.takewhile(lambda row: row["error"] <= limit, removed)][-1]
     count = last["num_removed"]
-    error = f"error {removed[0]['error']:.2%}"
+    error = f"error {percent(removed[0]['error'])}"
     if count > 0:
         smallest = f"{count} smallest" if count > 1 else "smallest"
         return (
-            f"{error}; {last['error']:.2%} without the {smallest} of {len(removed)} branches, with "
-            f"{last['operations']:.0%} of their operations"
+            f"{error}; {percent(last['error'])} without the {smallest} of {len(removed)} branches, with "
+            f"{percent(last['operations'], 0)} of their operations"
         )
     if len(removed) > 1:
-        return f"{error}; {removed[1]['error']:.2%} without the smallest branch, so none can be removed"
+        return f"{error}; {percent(removed[1]['error'])} without the smallest branch, so none can be removed"
     return error
 
 
@@ -141,7 +141,7 @@ def table(rows: list[dict]) -> str:
         numbers = [row["ratio"], row["lipschitz"], *(row[norm] for norm in norms), row["cosine"]]
         shares = [row[name] for name in ("active", "dead", "error_without", "error_swapped")]
         cells = [f"{number:.2g}" for number in numbers]
-        cells += ["–" if np.isnan(share) else f"{share:.2%}" for share in shares]
+        cells += ["–" if np.isnan(share) else percent(share) for share in shares]
         lines.append(f"{row['block']:16}" + "".join(f"{cell:>10}" for cell in cells))
     return "\n".join(lines)
 

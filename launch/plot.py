@@ -13,7 +13,7 @@ writes runs/first/comparison.png: the errors of several training runs, or the bl
 launch.near_identity, in one figure. Training runs are named by the settings in which they differ;
 runs that differ only in the seed are drawn as one curve, their mean, with a band of one standard deviation.
 --names="BN-free,BN-free,batch norm" gives other names; runs with the same name are drawn as one.
---level="6.38% as the paper prints it" adds a horizontal line at that error, with this text in the legend.
+--level="6.38 % as the paper prints it" adds a horizontal line at that error, with this text in the legend.
 """
 
 import dataclasses
@@ -63,7 +63,7 @@ class PlotConfig:
         if self.names and not self.beside:
             raise UserError("names needs runs to compare; give the others with --beside")
         if self.level and not self.levels:
-            raise UserError(f"level must begin with a percentage, as in '6.38% as printed', got {self.level!r}")
+            raise UserError(f"level must begin with a percentage, as in '6.38 % as printed', got {self.level!r}")
 
     @property
     def levels(self) -> dict[str, float]:

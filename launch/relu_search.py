@@ -13,7 +13,7 @@ import os
 
 from identity_matters.fields import Checked, option
 from identity_matters.runs.job_table import Job, JobTable, Progress
-from identity_matters.runs.tables import read_rows
+from identity_matters.runs.tables import percent, read_rows
 from launch import launcher
 from launch.experiment import Experiment, Figures, Report, run
 from theory.relu import search
@@ -80,7 +80,7 @@ def _line(_: Job, rows: list[dict]) -> str:
     (row,) = rows
     count, low, high = (row[f"bad_local_minimum{end}"] for end in ("", "_low", "_high"))
     counts = [f"{row[name]} {name.replace('_', ' ')}" for name in search.CATEGORIES if row[name]]
-    bad = f"bad local minima {count / row['trials']:.1%} (95 %: {low:.1%} – {high:.1%})"
+    bad = f"bad local minima {percent(count / row['trials'], 1)} (95 %: {percent(low, 1)} – {percent(high, 1)})"
     return f"{_setting(row)}: {row['trials']} starts led to\n    {', '.join(counts)}\n    {bad}"
 
 

@@ -158,7 +158,7 @@ def comparison(runs: list[Run]) -> Table:
 
 def percent(value: object) -> str:
     """Returns a fraction as percent; a dash for anything but a finite number."""
-    return f"{value:.2%}" if isinstance(value, (int, float)) and math.isfinite(value) else "–"
+    return f"{100 * value:.2f} %" if isinstance(value, (int, float)) and math.isfinite(value) else "–"
 
 
 def number(value: object) -> str:

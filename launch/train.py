@@ -34,7 +34,7 @@ from identity_matters.config import TrainConfig
 from identity_matters.errors import EXIT_DIVERGED, note
 from identity_matters.presets import TRAIN_PRESETS
 from identity_matters.runs.record import read_record
-from identity_matters.runs.tables import read_metrics
+from identity_matters.runs.tables import percent, read_metrics
 from launch import launcher, terminal
 from launch.experiment import Figures
 
@@ -66,8 +66,8 @@ def _summarize(row: dict[str, float], run_dir: str, was_done: bool) -> None:
     print(f"{'this run was already finished' if was_done else 'done'}: step {row['step']}", end=", ")
     record = read_record(run_dir)
     has_top5 = record.config["model"]["num_classes"] > 5 and "test_top5_error" in row  # a table of others may lack it
-    top5 = f", top-5 {row['test_top5_error']:.2%}" if has_top5 else ""
-    print(f"{record.split} error {row['test_top1_error']:.2%}{top5}")
+    top5 = f", top-5 {percent(row['test_top5_error'])}" if has_top5 else ""
+    print(f"{record.split} error {percent(row['test_top1_error'])}{top5}")
     print(f"files in {run_dir}: {', '.join(name for name in files if 'tfevents' not in name)}, TensorBoard events")
     # Of the folder above, so that the run has a name.
     print(f"next:\n  tensorboard --logdir={shlex.quote(os.path.dirname(os.path.normpath(run_dir)) or '.')}")

@@ -12,6 +12,7 @@ from matplotlib.ticker import FuncFormatter, StrMethodFormatter
 
 from identity_matters.runs.figure_style import fit, styled
 from identity_matters.runs.files import replacing
+from identity_matters.runs.tables import percent
 
 # More drops than this (an exponential schedule) would hide the curves.
 MAX_MARKED_DROPS = 5
@@ -38,7 +39,7 @@ def convergence_figure(
     axes = figure.add_subplot()
     for column, name, colour, style in (("train", "train", "C0", "--"), ("test", split, "C3", "-")):
         errors = [row[f"{column}_top1_error"] for row in rows]
-        last = f" ({errors[-1]:.2%} {place})" if errors and np.isfinite(errors[-1]) else ""
+        last = f" ({percent(errors[-1])} {place})" if errors and np.isfinite(errors[-1]) else ""
         axes.plot(steps, errors, style, color=colour, marker=_marker(rows), label=f"{name} error{last}")
     _mark_drops(axes, rows, "0.6", "learning rate drops")
     _label_errors(axes, title, levels)
@@ -134,8 +135,8 @@ def _ends(ends: list[tuple[list[dict], str]], split: str) -> str:
 
 def _last_errors(errors: list[float], split: str, place: str) -> str:
     if place != "at the end" or len(errors) == 1:
-        return f"{', '.join(f'{error:.2%}' for error in errors)} {split} error {place}"
-    return f"{np.mean(errors):.2%} ± {np.std(errors, ddof=1):.2%} {split} error {place}, n = {len(errors)}"
+        return f"{', '.join(percent(error) for error in errors)} {split} error {place}"
+    return f"{percent(np.mean(errors))} ± {percent(np.std(errors, ddof=1))} {split} error {place}, n = {len(errors)}"
 
 
 def learning_rate_drops(rows: list[dict[str, float]]) -> list[int]:

@@ -23,7 +23,7 @@ from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.figure_style import styled
 from identity_matters.runs.figures import convergence_figure, figure_to_array
 from identity_matters.runs.record import evaluated_split, flat
-from identity_matters.runs.tables import as_written, read_metrics, write_metrics
+from identity_matters.runs.tables import as_written, percent, read_metrics, write_metrics
 
 logging.getLogger("tensorboardX.x2num").setLevel(logging.ERROR)  # it warns of NaN, which is what divergence gives
 # The tag, GROUP/NAME, of each column of metrics.csv: that of the first pattern that it matches.
@@ -55,8 +55,8 @@ def describe(row: dict[str, float], config: TrainConfig) -> str:
     """Returns a row of metrics.csv of a run of this config as text for the terminal."""
     rate = row["images_per_second"]  # NaN if nothing was timed: a run that resumes with an evaluation
     return (
-        f"step {row['step']:>6}  loss {row['loss']:.4f}  train error {row['train_top1_error']:.2%}  "
-        f"{evaluated_split(vars(config.data))} error {row['test_top1_error']:.2%}"
+        f"step {row['step']:>6}  loss {row['loss']:.4f}  train error {percent(row['train_top1_error'])}  "
+        f"{evaluated_split(vars(config.data))} error {percent(row['test_top1_error'])}"
     ) + (f"  {rate:.0f} images/s" if np.isfinite(rate) else "")
 
 

@@ -100,6 +100,15 @@ def mean_and_spread(values: list[float], unit: str) -> str:
     return f"{np.mean(values):.2f}{spread}{unit}"
 
 
+def percent(fraction: float, digits: int = 2) -> str:
+    """Returns a fraction in percent, as the docs write it.
+
+    >>> percent(0.1084)
+    '10.84 %'
+    """
+    return f"{100 * fraction:.{digits}f} %"
+
+
 def write_metrics(path: str, rows: list[dict]) -> None:
     """Writes rows as a CSV file, floats to 7 digits; a column is empty if a row has no such key."""
     # A float32 has 7 digits. Means over steps are sums of float64, whose last digits depend on where a run was

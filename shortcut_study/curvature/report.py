@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 
+from identity_matters.runs.tables import percent
 from shortcut_study.conditioning import share_within, summarize, summary
 from shortcut_study.curvature.quadrature import Quadrature, extreme_eigenvalues, mean_eigenvalue
 
@@ -34,7 +35,7 @@ def report(quadrature: Quadrature, count: int, dim: int) -> str:
         lines += [
             f"trace: {eigenvalues.sum():.4g} ± {dim * rounding:.1g}, of all {dim} eigenvalues",
             _ratio(exact.max_abs, exact.p10_abs, rounding),
-            f"index: {low:.2%} of the eigenvalues are negative, {high - low:.2%} are 0 within rounding",
+            f"index: {percent(low)} of the eigenvalues are negative, {percent(high - low)} are 0 within rounding",
         ]
         return "\n".join(lines)
     mean, error = mean_eigenvalue(quadrature, dim)
@@ -42,7 +43,8 @@ def report(quadrature: Quadrature, count: int, dim: int) -> str:
     lines.append(f"trace: {mean * dim:.4g}{error_text.format(error * dim)}")
     estimate = summary(quadrature, dim)
     low, high = share_within(quadrature, NEAR_ZERO * estimate.max_abs, dim)
-    lines.append(f"eigenvalues smaller in size than {NEAR_ZERO:.0%} of the largest: {low:.2%} to {high:.2%}")
+    share = f"{percent(low)} to {percent(high)}"
+    lines.append(f"eigenvalues smaller in size than {percent(NEAR_ZERO, 0)} of the largest: {share}")
     low, high = estimate.p10_range or (0.0, np.inf)
     if high <= rounding:
         lines.append(_ratio(estimate.max_abs, high, rounding))
@@ -50,7 +52,9 @@ def report(quadrature: Quadrature, count: int, dim: int) -> str:
         lines.append(f"{_ratio(estimate.max_abs, estimate.p10_abs, rounding)} (in {low:.2g} – {high:.2g})")
     low, high = estimate.index_range
     if high - low <= RESOLVED_SHARE:
-        lines.append(f"index: {estimate.index:.2%} of the eigenvalues are negative (in {low:.2%} – {high:.2%})")
+        lines.append(
+            f"index: {percent(estimate.index)} of the eigenvalues are negative (in {percent(low)} – {percent(high)})"
+        )
     return "\n".join(lines)
 
 

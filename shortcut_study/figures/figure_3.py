@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from identity_matters.runs.figure_style import PAGE
 from identity_matters.runs.job_table import Job, Progress
+from identity_matters.runs.tables import percent
 from shortcut_study.aggregation import along_loss, depths_in, done_rows, over_seeds, select
 from shortcut_study.architectures import LINEAR, RELU_MID, TWO
 from shortcut_study.config import StudyConfig
@@ -144,4 +145,4 @@ def _during_training(rows: list[dict], activations: str) -> tuple[bool | None, s
     grid = np.linspace(low, high, 20)[1:-1]  # at the first loss all networks are at their small random start
     values = np.array([np.interp(grid, band.x, band.mean) for band in bands if len(band.x)])
     share = float((np.diff(values, axis=0) < 0).all(0).mean())
-    return share == 1, f"at {share:.0%} of the losses from {10**high:.2g} to {10**low:.2g}"
+    return share == 1, f"at {percent(share, 0)} of the losses from {10**high:.2g} to {10**low:.2g}"

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from identity_matters.runs.figure_style import PAGE
 from identity_matters.runs.job_table import Job, Progress
+from identity_matters.runs.tables import percent
 from shortcut_study.aggregation import along_loss, architectures_in, depths_in, rows_of_architecture, select
 from shortcut_study.architectures import LABELS, LINEAR, ORTHOGONAL, TWO, XAVIER, Architecture
 from shortcut_study.config import StudyConfig
@@ -218,7 +219,7 @@ def smaller_findings(
             continue
         holds, where_not = always_smaller(compared)
         share = float((compared.two < compared.other).mean())
-        numbers = f"smaller at {share:.0%} of the {_ratios(compared) if log else _means(compared)}"
+        numbers = f"smaller at {percent(share, 0)} of the {_ratios(compared) if log else _means(compared)}"
         numbers += f"{paired(compared.differences)}{where_not}{lost}"
         statements.append(Finding(figure, claim, holds, numbers, compared.num_runs))
     return statements
@@ -232,4 +233,4 @@ def _ratios(compared: Comparison) -> str:
 
 
 def _means(compared: Comparison) -> str:
-    return f"common losses; means {compared.two.mean():.1%} and {compared.other.mean():.1%}"
+    return f"common losses; means {percent(compared.two.mean(), 1)} and {percent(compared.other.mean(), 1)}"

@@ -6,6 +6,7 @@ from matplotlib.figure import Figure
 
 from identity_matters.runs.figure_style import PAGE
 from identity_matters.runs.job_table import Job, Progress
+from identity_matters.runs.tables import percent
 from shortcut_study.aggregation import (
     along_loss,
     architectures_in,
@@ -128,8 +129,8 @@ def _drop(rows: list[dict]) -> Finding:
     if not means:
         return Finding("8", claim, None, f"no run has two Hessians at half its first loss or less{lost}", 0)
     start, by_half, least = np.mean(means, axis=0)
-    numbers = f"means: {start:.1%} at the start, {by_half:.1%} by the first Hessian at half the excess loss or less, "
-    numbers += f"{least:.1%} at the least{lost}"
+    numbers = f"means: {percent(start, 1)} at the start, {percent(by_half, 1)} by the first Hessian at half the excess "
+    numbers += f"loss or less, {percent(least, 1)} at the least{lost}"
     holds = bool(start - least >= DRAMATIC and start - by_half > (start - least) / 2)
     return Finding("8", claim, holds, numbers, len(means))
 
@@ -142,7 +143,7 @@ def _steepest(run: list[dict]) -> Finding:
     largest = int(gradient.argmax())
     fall = index[0] - index.min()
     if fall < DRAMATIC:
-        return Finding("8", claim, None, f"the index falls by {fall:.2%} of the eigenvalues in all", 1)
+        return Finding("8", claim, None, f"the index falls by {percent(fall)} of the eigenvalues in all", 1)
     first, last = (int(np.argmax(index <= index[0] - share * fall)) for share in (0.1, 0.9))
     numbers = f"largest gradient at epoch {epochs[largest]:.0f}; 10 % of the fall by epoch {epochs[first]:.0f}, "
     numbers += f"90 % by {epochs[last]:.0f}"

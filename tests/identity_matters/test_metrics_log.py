@@ -62,11 +62,11 @@ def test_tensorboard_drops_what_came_after_the_rows_that_are_kept(run, network, 
 
 def test_what_the_figures_of_a_line_are_stands_below_them():
     line = metrics_log.describe(row(5, 2.5) | {"images_per_second": 12.0}, TrainConfig())
-    assert line == "step      5  loss 2.5000  train error 50.00%  test error 50.00%  12 images/s"
+    assert line == "step      5  loss 2.5000  train error 50.00 %  test error 50.00 %  12 images/s"
     assert metrics_log.MEANS.rindex("(loss and train error: means") == line.index("loss")
     held_out = TrainConfig(data=DataConfig("mnist_sample", validation_examples=9))
     untimed = metrics_log.describe(row(123456) | {"images_per_second": np.nan}, held_out)
-    assert untimed == "step 123456  loss 1.0000  train error 50.00%  held-out error 50.00%"
+    assert untimed == "step 123456  loss 1.0000  train error 50.00 %  held-out error 50.00 %"
 
 
 def test_a_disk_that_is_full_of_events_is_an_error_with_a_path(run, network, monkeypatch):

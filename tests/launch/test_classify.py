@@ -52,7 +52,7 @@ def test_photos_get_the_network_s_classes_and_probabilities_at_the_training_size
     )
     path = sorted(found)[7]
     code, line, _ = launch("classify", f"--saved_model={run}", path)
-    assert code == 0 and line == f"{path}  {found[path]['class']}  {found[path]['probability']:.1%}\n"
+    assert code == 0 and line == f"{path}  {found[path]['class']}  {100 * found[path]['probability']:.1f} %\n"
 
 
 def test_most_digits_get_their_own_class_from_the_shipped_network(photos):

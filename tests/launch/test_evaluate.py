@@ -29,7 +29,7 @@ def five_classes(digits_npz, tmp_path):
 
 def test_a_shipped_network_is_evaluated_on_its_data_set(launch):
     code, out, _ = launch("evaluate", "--pretrained=digits", "--max_examples=200")
-    assert code == 0 and out.splitlines()[1:] == ["top5_error: 0.00%", "num_examples: 200"]
+    assert code == 0 and out.splitlines()[1:] == ["top5_error: 0.00 %", "num_examples: 200"]
     assert float(out.split()[1].rstrip("%")) <= 1
 
 

@@ -46,7 +46,7 @@ def test_a_run_prints_the_eigenvalues_and_leaves_its_files(tiny_spectrum, tiny_r
     assert lines[2].split() == ["largest", "error", "bound", "smallest", "error", "bound"]
     assert [line.split(":")[0] for line in lines[8:10]] == [
         "trace",
-        "eigenvalues smaller in size than 5% of the largest",
+        "eigenvalues smaller in size than 5 % of the largest",
     ]
     last = tiny_spectrum.with_suffix(".err").read_text().split("\r")[-1]
     rows, density = read(tiny_spectrum)
@@ -255,7 +255,7 @@ def test_full_order_prints_all_eigenvalues_once_and_advises_no_larger_order(laun
         sorted(row["eigenvalue"] for row in read(tmp_path / "spectrum")[0]), rel=1e-4
     )
     assert lines[14].startswith("condition number: infinite within rounding, largest |eigenvalue| 0.1")
-    assert lines[15] == "index: 0.00% of the eigenvalues are negative, 55.00% are 0 within rounding"
+    assert lines[15] == "index: 0.00 % of the eigenvalues are negative, 55.00 % are 0 within rounding"
     assert "inf " not in out
 
 

@@ -93,7 +93,7 @@ def test_a_directory_with_signs_of_formulas_is_named_as_it_is(tmp_path):
     rows = [{"step": 1, "train_top1_error": 0.5, "test_top1_error": 0.5}]
     drawn = figures.comparison_figure([("$\\x$", "test", rows, "at the end")])
     figures.save_figures(lambda: {"a": drawn}, str(tmp_path), "svg")
-    assert "<!-- $\\x$ (50.00% test error at the end) -->" in (tmp_path / "a.svg").read_text()
+    assert "<!-- $\\x$ (50.00 % test error at the end) -->" in (tmp_path / "a.svg").read_text()
 
 
 def compared(monkeypatch, first, beside, names="", level=""):
@@ -121,7 +121,11 @@ def write_run(path, error, rates=(0.1, 0.1)):
 def test_several_runs_in_one_figure(tmp_path, monkeypatch):
     first, second = write_run(tmp_path / "first", 0.5), write_run(tmp_path / "second", 0.25)
     axes, labels = compared(monkeypatch, first, f" {second}, ")
-    assert labels == ["first (50.00% test error at the end)", "second (25.00% test error at the end)", "training error"]
+    assert labels == [
+        "first (50.00 % test error at the end)",
+        "second (25.00 % test error at the end)",
+        "training error",
+    ]
     assert [list(line.get_ydata()) for line in axes.lines[:4]] == [[0.75, 0.5], [1, 1], [0.5, 0.25], [0.5, 0.5]]
     for beside in (first, f"{second},{second}/../first/", f"{first}x"):
         with pytest.raises(UserError, match=str(beside).rpartition(",")[2].rpartition("..")[0] or "first"):
@@ -133,8 +137,8 @@ def test_runs_of_one_name_share_a_colour_and_a_line_of_the_legend(tmp_path, monk
     beside = ",".join(map(str, others))
     axes, labels = compared(monkeypatch, first, beside, "our, its twin,our")
     assert labels == [
-        "our (43.75% ± 8.84% test error at the end, n = 2)",
-        "its twin (25.00% test error at the end)",
+        "our (43.75 % ± 8.84 % test error at the end, n = 2)",
+        "its twin (25.00 % test error at the end)",
         "training error",
         "± a standard deviation over runs",
     ]
@@ -161,11 +165,11 @@ def test_runs_that_did_not_come_to_their_end_are_in_no_mean(tmp_path, monkeypatc
         write_run(path, error)
     labels = compared(monkeypatch, done, f"{diverged},{running}", "a,a,a")[1]
     assert labels[0] == (
-        "a (50.00% test error at the end; 12.50% test error at step 20; "
-        "25.00% test error at step 20, before it diverged)"
+        "a (50.00 % test error at the end; 12.50 % test error at step 20; "
+        "25.00 % test error at step 20, before it diverged)"
     )
     (axes,) = train.figures(str(diverged))["convergence"].axes
-    assert axes.get_legend().texts[1].get_text() == "test error (25.00% at step 20, before it diverged)"
+    assert axes.get_legend().texts[1].get_text() == "test error (25.00 % at step 20, before it diverged)"
 
 
 def test_errors_on_held_out_images_are_called_so_beside_test_errors(tmp_path, monkeypatch):
@@ -173,7 +177,7 @@ def test_errors_on_held_out_images_are_called_so_beside_test_errors(tmp_path, mo
     begin(second, TrainConfig(data=DataConfig(validation_examples=100)), status="done")
     write_run(second, 0.25)
     labels = compared(monkeypatch, first, second)[1]
-    assert labels[:2] == ["first (50.00% test error at the end)", "second (25.00% held-out error at the end)"]
+    assert labels[:2] == ["first (50.00 % test error at the end)", "second (25.00 % held-out error at the end)"]
     for path, split in ((first, "test"), (second, "held-out")):
         (axes,) = train.figures(str(path))["convergence"].axes
         assert all((np.diff(line.get_xdata()) > 0).all() for line in axes.lines)
@@ -196,10 +200,10 @@ def test_runs_are_named_by_the_settings_in_which_they_differ(tmp_path, monkeypat
         begin(path, config, status="done")
         write_run(path, 0.25)
     _, labels = compared(monkeypatch, paths[0], ",".join(map(str, paths[1:])))
-    assert labels[0] == "learning rate 0.05, no batch norm (25.00% ± 0.00% test error at the end, n = 3)"
-    assert labels[1] == "learning rate 0.03, batch norm (25.00% test error at the end)"
+    assert labels[0] == "learning rate 0.05, no batch norm (25.00 % ± 0.00 % test error at the end, n = 3)"
+    assert labels[1] == "learning rate 0.03, batch norm (25.00 % test error at the end)"
     _, labels = compared(monkeypatch, paths[0], f"{paths[1]},{paths[3]}")
-    assert labels[0] == "seeds 0, 1, 2 (25.00% ± 0.00% test error at the end, n = 3)"
+    assert labels[0] == "seeds 0, 1, 2 (25.00 % ± 0.00 % test error at the end, n = 3)"
 
 
 # Those of seeds 1 and 2 look like that of seed 0.

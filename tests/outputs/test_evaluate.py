@@ -21,7 +21,7 @@ def printed(text) -> dict[str, str]:
 
 
 def lines(logits, labels) -> dict[str, str]:
-    errors = {f"top{k}_error": f"{error(logits, labels, k):.2%}" for k in (1, 5)}
+    errors = {f"top{k}_error": f"{100 * error(logits, labels, k):.2f} %" for k in (1, 5)}
     return errors | {"num_examples": str(len(labels))}
 
 

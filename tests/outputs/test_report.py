@@ -29,7 +29,7 @@ def tables_of(page: str) -> list[list[list[str]]]:
 
 
 def percent(share: float) -> str:
-    return f"{100 * share:.2f}%"
+    return f"{100 * share:.2f} %"
 
 
 def test_the_tables_of_a_page_have_the_numbers_of_its_runs(page, momentum_run, held_out_run):

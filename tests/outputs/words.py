@@ -3,9 +3,19 @@
 In a pattern {} stands for a number that the test computes.
 """
 
+import re
+
+
+class Percentages(str):
+    """A pattern whose percentages are written with a space, 10.84 %."""
+
+    def format(self, *numbers, **named):
+        return re.sub(r"(?<=\d)%", " %", super().format(*numbers, **named))
+
+
 TRAIN = {
-    "line": r"step +(\d+)  loss ([\d.]+)  train error ([\d.]+)%  {split} error ([\d.]+)%  (\d+) images/s",
-    "done": r"done: step (\d+), {split} error ([\d.]+)%, top-5 ([\d.]+)%",
+    "line": r"step +(\d+)  loss ([\d.]+)  train error ([\d.]+) %  {split} error ([\d.]+) %  (\d+) images/s",
+    "done": r"done: step (\d+), {split} error ([\d.]+) %, top-5 ([\d.]+) %",
     "test": "test",
     "held-out": "held-out",
 }
@@ -15,8 +25,10 @@ NEAR_IDENTITY = {
     "numbers": {"‖b‖/‖x‖": "ratio", "bound": "lipschitz", "‖C1‖": "norm_1", "‖C2‖": "norm_2", "cosine": "cosine"},
     "shares": {"above 0": "active", "dead": "dead", "error": "error_without", "exchanged": "error_swapped"},
     "none": "–",
-    "removable": r"error {:.2%}; {:.2%} without the {}smallest of {} branches, with {:.0%} of their operations",
-    "not removable": r"error {:.2%}; {:.2%} without the smallest branch, so none can be removed",
+    "removable": Percentages(
+        r"error {:.2%}; {:.2%} without the {}smallest of {} branches, with {:.0%} of their operations"
+    ),
+    "not removable": Percentages(r"error {:.2%}; {:.2%} without the smallest branch, so none can be removed"),
     "duration": {80: "measured in 80 seconds", 290: "measured in 5 minutes"},
     "ylabels": ["‖branch‖ / ‖stream‖", "share of hidden units", "error without one", "error"],
     "xlabels": ["residual block", "blocks left out,\nthe smallest branch first"],
@@ -27,13 +39,13 @@ NEAR_IDENTITY = {
 }  # fmt: skip
 
 PLOT = {
-    "train": "train error ({:.2%} at the end)",
-    "test": "test error ({:.2%} at the end)",
+    "train": Percentages("train error ({:.2%} at the end)"),
+    "test": Percentages("test error ({:.2%} at the end)"),
     "drops": "learning rate drops",
     "xlabel": "steps",
     "ylabel": "top-1 error",
-    "group": "{name} ({mean:.2%} ± {deviation:.2%} test error at the end, n = {count})",
-    "one": "{name} ({error:.2%} test error at the end)",
+    "group": Percentages("{name} ({mean:.2%} ± {deviation:.2%} test error at the end, n = {count})"),
+    "one": Percentages("{name} ({error:.2%} test error at the end)"),
     "training": "training error",
     "band": "± a standard deviation over runs",
     "drops of": "learning rate drops, {name}",
@@ -157,7 +169,7 @@ THEORY = {
 
 RELU_SEARCH = {
     "minimised": {"risk": "f", "gradient_norm": "‖∇f‖"},
-    "bad": "bad local minima {:.1%} (95 %: {:.1%} – {:.1%})",
+    "bad": Percentages("bad local minima {:.1%} (95 %: {:.1%} – {:.1%})"),
     "meaning": {"risk": "minimising $f$", "gradient_norm": r"minimising $\|\nabla f\|$"},
     "risks": "bad local minima: least, median, largest",
     "guide": r"$\propto \tau^4$",

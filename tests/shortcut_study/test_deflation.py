@@ -122,7 +122,7 @@ def test_a_matrix_of_no_more_rows_than_steps_is_known_whole():
     np.testing.assert_allclose(vectors @ (basis * values) @ basis.T, quadrature.known[:, None] * vectors, atol=1e-12)
     assert quad.mean_eigenvalue(quadrature) == (pytest.approx(values.mean()), 0.0)
     text = report(quadrature, 2, 21)
-    assert "trace: 89 ± " in text and "of all 21 eigenvalues" in text and "index: 9.52%" in text
+    assert "trace: 89 ± " in text and "of all 21 eigenvalues" in text and "index: 9.52 %" in text
 
 
 def test_a_double_eigenvalue_shows_again_in_the_rest():

@@ -185,7 +185,7 @@ def test_a_drop_at_the_beginning_is_more_than_half_of_it_by_half_of_the_loss(sha
 
 def test_the_drop_is_judged_by_all_runs_and_not_by_the_single_one():
     found = drop_of_index(lambda i, index: index, seeds=(0, 1, 2))
-    assert (found.holds, found.num_runs) == (True, 3) and "50.0% at the start, 23.3%" in found.numbers
+    assert (found.holds, found.num_runs) == (True, 3) and "50.0 % at the start, 23.3 %" in found.numbers
     rows = change(of_figure(paper_rows(), "8"), "single_run", lambda r: {"index": 0.5})
     assert judged("8", rows)["the index drops dramatically at the beginning"].holds
 

@@ -443,7 +443,7 @@ def test_the_report_leaves_out_what_is_not_resolved_and_prints_each_ritz_value_o
     resolved = report.report(nodes(np.linspace(-1, 9, 400)), count=2, dim=900)
     assert "condition number: 1" in resolved and "index: 10" in resolved
     coarse = report.report(nodes([-1.0, 0.001, 5.0]), count=1, dim=900).splitlines()
-    names = ["trace", "eigenvalues smaller in size than 5% of the largest"]
+    names = ["trace", "eigenvalues smaller in size than 5 % of the largest"]
     assert [line.split(":")[0] for line in coarse[2:]] == names
     lines = report.report(nodes([-3.0, -1.0, 0.0, 2.0, 5.0]), count=5, dim=900).splitlines()
     assert [line.split()[::2] for line in lines[1:4]] == [["5", "-3"], ["2", "-1"], ["0"]]
@@ -462,6 +462,6 @@ def test_at_full_order_the_report_counts_eigenvalues_and_not_their_weights():
     assert lines[0] == f"trace: 44 ± {11 * found.rounding:.1g}, of all 11 eigenvalues"
     assert lines[1:] == [
         "condition number: 9, largest |eigenvalue| 9 over 10th percentile 1",
-        "index: 9.09% of the eigenvalues are negative, 9.09% are 0 within rounding",
+        "index: 9.09 % of the eigenvalues are negative, 9.09 % are 0 within rounding",
     ]
-    assert "index: 9.09%" not in report.report(found, count=2, dim=12)  # negative control: by the weights
+    assert "index: 9.09 %" not in report.report(found, count=2, dim=12)  # negative control: by the weights

@@ -221,7 +221,7 @@ def test_the_table_has_a_line_per_row_with_its_intervals(small_search):
     lines = figures.table(rows).splitlines()
     assert len(lines) == 2 + len(rows) and len({line.count("|") for line in lines}) == 1
     row = rows[1]
-    assert f"{row['bad_local_minimum'] / 20:.1%} ({row['bad_local_minimum_low']:.1%}–" in lines[3]
+    assert f"{100 * (row['bad_local_minimum'] / 20):.1f} % ({100 * row['bad_local_minimum_low']:.1f} %–" in lines[3]
 
 
 def test_the_figure_is_drawn_from_csv_text_as_from_the_rows_themselves(small_search):

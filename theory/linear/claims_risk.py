@@ -88,7 +88,8 @@ def eq_2_5(rng: np.random.Generator, trials: int) -> Pairs:
         yield relative_error(linear_residual.gradient(A, R, Sigma), difference), 1e-6
         printed_errors.append(relative_error(_last_line_of_a_2(A, R, Sigma), difference))
     require(min(printed_errors) > 1e-3, "the last line of A.2 is right")
-    return f"with the factors in the order of A.2's last line the gradient is off by {min(printed_errors):.0%} or more"
+    least = 100 * min(printed_errors)
+    return f"with the factors in the order of A.2's last line the gradient is off by {least:.0f} % or more"
 
 
 @claim(

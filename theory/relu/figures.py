@@ -36,7 +36,7 @@ def relu_search_figure(rows: list[dict], ends: list[dict]) -> Figure:
     rows = _only_radius_differs(rows)
     for i, (method, category) in enumerate(_SHOWN):
         _draw_shares(shares, [row for row in rows if row["method"] == method], method, category, 0.06 * (i - 1.5))
-    shares.set(xlabel=r"radius $\tau$ of the ball", ylabel="share of starts, 95% intervals", ylim=(0, 1))
+    shares.set(xlabel=r"radius $\tau$ of the ball", ylabel="share of starts, 95 % intervals", ylim=(0, 1))
     _draw_risks(risks, [row for row in rows if row["method"] == "risk" and int(row["bad_local_minimum"])])
     for axes in figure.axes:
         axes.legend()
@@ -97,12 +97,15 @@ def _draw_risks(axes: Axes, rows: list[dict]) -> None:
 
 
 def table(rows: list[dict]) -> str:
-    """Returns the rows of `search` as a Markdown table; shares with their 95% intervals."""
+    """Returns the rows of `search` as a Markdown table; shares with their 95 % intervals."""
     head = ["minimised", "d, ℓ, width, m, τ", "trials", *(name.replace("_", " ") for name in CATEGORIES)]
     lines = [[*head, "median (largest) risk / f(0) of the bad", "still bad with 10 m", "still bad in the population"]]
     lines.append(["---"] * len(lines[0]))
     for row in rows:
-        shares = [f"{row[n] / row['trials']:.1%} ({row[n + '_low']:.1%}–{row[n + '_high']:.1%})" for n in CATEGORIES]
+        shares = []
+        for name in CATEGORIES:
+            share, low, high = 100 * row[name] / row["trials"], 100 * row[f"{name}_low"], 100 * row[f"{name}_high"]
+            shares.append(f"{share:.1f} % ({low:.1f} %–{high:.1f} %)")
         setting = ", ".join(f"{row[name]:g}" for name in Setting._fields)
         risks = f"{row['bad_risk_median']:.1e} ({row['bad_risk_largest']:.1e})" if row["bad_local_minimum"] else "–"
         checks = [f"{row[n + '_bad']} of {row[n + '_tried']}" for n in ("tenfold", "population")]

@@ -130,7 +130,7 @@ def eq_14(rng: np.random.Generator, trials: int) -> Pairs:
         yield relative_error(computed, _plain_gradient(V, x, y, units=4)), ROUNDING
         printed_errors.append(relative_error(_plain_gradient(V, x, y, units=3)[:3], reference[:3]))
     require(min(printed_errors) > 1e-3, "products to R − 1 give the gradient of R units")
-    return f"R = 4: with products to R − 1 the gradient is off by {min(printed_errors):.0%} or more"
+    return f"R = 4: with products to R − 1 the gradient is off by {100 * min(printed_errors):.0f} % or more"
 
 
 @claim(
