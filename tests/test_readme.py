@@ -185,9 +185,9 @@ def test_the_start_commands_work_in_a_fresh_clone(tmp_path, has_own_venv):
         return done.stdout
 
     subprocess.run(["bash", "-c", make_venv], cwd=clone, env=environment, check=True)
-    error = float(re.search(r"^done: .*test error ([\d.]+)%", run(train), re.M)[1])
+    error = float(re.search(r"^done: .*test error ([\d.]+) %", run(train), re.M)[1])
     assert error <= 3
     evaluate = "python -m launch.evaluate --saved_model=runs/first/saved_model"
-    assert f"top1_error: {error:.2f}%" in run(evaluate)
+    assert f"top1_error: {error:.2f} %" in run(evaluate)
     (study,) = [" ".join(command) for command in commands(ROOT / "README.md") if "launch.shortcut_study" in command]
     assert "2-shortcut networks have constant condition numbers | holds |" in run(f"python -m {study}")

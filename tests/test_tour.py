@@ -65,7 +65,7 @@ def test_the_answers_of_the_exercises_are_right():
     images, labels = mnist_sample().test_images[:300], mnist_sample().test_labels[:300]
     rows = list(near_identity.measure(load("digits", standardized=False), standardize(images), labels))
     errors = [row["error_without"] for row in rows]
-    assert texts[3].startswith(f"block {1 + int(np.argmax(errors))}: {100 * max(errors):.0f} % of the digits")
+    assert texts[3].startswith(f"block {1 + int(np.argmax(errors))}: {max(errors):.0%} of the digits")
 
 
 def test_the_first_cell_says_how_to_install():

@@ -54,7 +54,7 @@ def test_each_photo_is_named_as_its_folder_with_its_probability(launch, photos, 
     lines = [line.split("  ") for line in out.splitlines()]
     assert code == 0 and [line[0] for line in lines] == [str(file) for file in files]
     assert [line[1] for line in lines] == [file.parent.name for file in files]
-    assert [line[2] for line in lines] == [f"{100 * probability:.1f}%" for probability in probabilities]
+    assert [line[2] for line in lines] == [f"{100 * probability:.1f} %" for probability in probabilities]
     code, out, _ = launch("classify", f"--saved_model={photo_run}", "--json", photos / "test")
     answers = [json.loads(line) for line in out.splitlines()]
     assert [answer["class"] for answer in answers] == [line[1] for line in lines]
