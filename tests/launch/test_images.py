@@ -93,7 +93,7 @@ def test_the_guides_commands_train_on_a_folder_from_shipped_weights(launch, phot
         code, out, err = launch(words[2].removeprefix("launch."), *words[3:], *(short if "train" in words[2] else ()))
         assert code == 0, err
         printed += out
-    assert re.search(r"^photos/one/\d+\.png  (one|two|three|zero)  \d+\.\d%$", printed, re.M)
+    assert re.search(r"^photos/one/\d+\.png  (one|two|three|zero)  \d+\.\d %$", printed, re.M)
     assert "num_examples" in printed and read_config_json("runs/tuned")["class_names"] == [
         "one",
         "three",

@@ -167,7 +167,7 @@ def test_a_job_of_two_nodes_trains(slurm, undisturbed):
     log = log_of(slurm, job)
     assert "done: step 120" in log and "worker 1 is done: step" in log
     # The chief says it where it is evaluated, the other when it is done.
-    chief, other = re.findall(r"step +120  (loss .*?error [^ ]+)  \d+ images/s", log)
+    chief, other = re.findall(r"step +120  (loss .*?error [^ ]+ %  test error [^ ]+ %)  \d+ images/s", log)
     assert chief == other
 
 
