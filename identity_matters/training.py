@@ -230,15 +230,10 @@ def fit(
     progress = Progress(state, is_visible=run.cluster.is_chief)
     log_row = LogRow(state, run, progress, batches, training_flops(network))
     save_checkpoint = SaveCheckpoint(state, run, stop, model, saves_every_epoch=bool(callbacks))
-    log_batches = LogBatches(state, run, batches, model)
-    own: list[keras.callbacks.Callback] = [
-        TrackState(state),
-        stop_on_nan,
-        progress,
-        log_row,
-        log_batches,
-        save_checkpoint,
-    ]
+    own: list[keras.callbacks.Callback] = [TrackState(state), stop_on_nan, progress, log_row]
+    if run.cluster.is_chief:  # the others have no TensorBoard
+        own.append(LogBatches(state, run, batches, model))
+    own.append(save_checkpoint)
     every = config.eval_every
     epochs = -(-config.train_steps // every)
     validation = run.cluster.validation_data(batches)
